@@ -1,0 +1,75 @@
+"""The attention contract over a ragged batch: `plan(layout)` once a step, `run(q, k, v, ...)` once a layer.
+
+Row r of R has widths[r] new tokens at positions starts[r] … starts[r] + widths[r] - 1 of its sequence; the T = Σ widths
+new tokens of all rows lie one after another. Token t of row r attends to positions 0 … its own, or to the last `window`
+of those. Keys and values live in a paged pool and are found through the page table:
+slot = table[rows[r], position], and for a sliding-window layer full_to_sliding[slot].
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedLayout:
+    """Where the rows of one step stand. Tensors are on the device of the pools; `host_*` are the same on the host."""
+
+    rows: Tensor  # int32 [R], rows of `table`
+    widths: Tensor  # int32 [R]
+    starts: Tensor  # int32 [R]
+    offsets: Tensor  # int32 [R + 1], prefix sums of widths
+    positions: Tensor  # int64 [T]
+    slots: Tensor  # int64 [T], full-pool slot of each new token
+    sliding_slots: Tensor | None  # int64 [T], sliding-pool slot of each new token; None without sliding layers
+    table: Tensor  # int32 [num_rows, context_length], full-pool slots
+    full_to_sliding: Tensor | None  # int32 [num_full_slots]
+    host_rows: NDArray[np.int32]
+    host_widths: NDArray[np.int32]
+    host_starts: NDArray[np.int32]
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return len(self.host_rows)
+
+    @property
+    def num_tokens(self) -> int:
+        """T, padding excluded."""
+        return int(self.host_widths.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What a layer's attention is; equal specs may share a plan."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None  # tokens, the current one included; None attends to all
+    soft_cap: float | None = None  # logits become cap × tanh(logits ÷ cap)
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayer:
+    """One layer's part of a pool; page p of size s holds slots p·s … p·s + s - 1, so a slot indexes the first axis."""
+
+    keys: Tensor  # [num_slots, num_kv_heads, head_dim]
+    values: Tensor  # [num_slots, num_kv_heads, head_dim]
+
+
+class Attention(Protocol):
+    """A back end. One instance serves all layers of a model."""
+
+    def plan(self, layout: RaggedLayout) -> None:
+        """Prepares for one step's layout; whatever depends only on lengths is done here, once for all layers."""
+        ...
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
+        """Stores k and v [T, num_kv_heads, head_dim] at the new tokens' slots, then attends with q
+        [T, num_heads, head_dim]; returns [T, num_heads, head_dim]. A spec with a window uses the sliding pool."""
+        ...

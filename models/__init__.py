@@ -1,0 +1,1 @@
+"""Checkpoints become modules, pools, batches and the runner: `StepPlan` in, `StepResult` out."""

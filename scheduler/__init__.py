@@ -1,0 +1,1 @@
+"""Requests, order, admission, retraction, finishing, and the loop. Imports `cache`; never torch."""

@@ -1,0 +1,209 @@
+"""What one may ask of a scheduler and what it answers: the types on the wire, as msgpack.
+
+main ──Generate, Abort, Control──▶ scheduler ──Step──▶ detokenizer ──Texts──▶ main
+                                   scheduler ──Ready, Heartbeat, Stats, Reply──▶ main
+"""
+
+from typing import Literal
+
+import msgspec
+
+MAX_MESSAGE_BYTES = 64 << 20
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Base of every message that travels alone on a socket."""
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one request picks tokens. Every value is already inside its bounds: see `scheduler.door`."""
+
+    max_new_tokens: int
+    min_new_tokens: int = 0
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 keeps the whole vocabulary
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    seed: int = 0  # always set: the HTTP edge draws one where the client gave none
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the detokenizer must know of a request; the scheduler only carries it along."""
+
+    stop: tuple[str, ...] = ()
+    min_new_tokens: int = 0  # a stop string inside the first so many tokens does not end the request
+    include_stop: bool = False  # keep the matched stop string or stop token in the text
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    prompt_tail: tuple[int, ...] = ()  # last prompt tokens, where decoding needs left context
+
+
+class LogprobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which logprobs a request wants."""
+
+    top: int = 0  # alternatives per position
+    prompt_from: int = -1  # first prompt position whose logprob is wanted; -1 for none
+    token_ids: tuple[int, ...] = ()  # report these ids at each position too
+
+
+class Generate(Message, frozen=True):
+    """Asks for tokens after a prompt. Exactly one `Output` with a finish answers it."""
+
+    rid: str
+    prompt: bytes  # int32 little-endian token ids; `np.frombuffer(prompt, np.int32)`
+    sampling: Sampling
+    text: TextOptions = TextOptions()
+    logprobs: LogprobOptions | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
+    routing_key: str | None = None
+    arrived_s: float = 0.0  # time.monotonic() at the HTTP edge; one clock for all processes of a host
+
+
+class Abort(Message, frozen=True):
+    """Ends a request wherever it is. `stopped` means the detokenizer saw a stop string: the prefix may be cached."""
+
+    rid: str
+    stopped: bool = False
+
+
+class Control(Message, frozen=True):
+    """An operator's order; answered by a `Reply` with the same id."""
+
+    id: str
+    action: Literal["flush_cache", "server_info", "abort_all"]
+
+
+class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a request ended."""
+
+    reason: Literal["stop", "length", "abort", "error"]
+    matched: int | str | None = None  # the stop token id or stop string
+    message: str = ""  # for abort and error: one sentence for the client
+    status: int = 200  # HTTP status that fits, where the client has seen nothing yet
+    code: str | None = None  # machine-readable error code
+
+
+class Logprob(msgspec.Struct, frozen=True, array_like=True):
+    """One position: the token there, its log-probability (None for a prompt's first token), and alternatives."""
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+    chosen: tuple[tuple[int, float], ...] = ()  # for LogprobOptions.token_ids
+
+
+class Output(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What one step gave one request."""
+
+    rid: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    finish: Finish | None = None
+    text: TextOptions | None = None  # on the request's first output only
+    logprobs: list[Logprob] | None = None  # one a token id
+    prompt_logprobs: list[Logprob] | None = None  # on the first output only
+    queue_s: float = 0.0  # on the first output only: arrival to first launch
+
+
+class Step(Message, frozen=True):
+    """Everything one step gave, in one message."""
+
+    outputs: list[Output]
+
+
+class TextLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """A `Logprob` with its tokens spelled out."""
+
+    token_id: int
+    token: str
+    token_bytes: list[int]
+    logprob: float | None
+    top: list["TextLogprob"] = []
+    chosen: list["TextLogprob"] = []
+
+
+class Text(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What the detokenizer made of one `Output`. `text` is a delta; half characters are held back."""
+
+    rid: str
+    text: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int  # so far, the matched stop token included
+    finish: Finish | None = None
+    logprobs: list[TextLogprob] | None = None
+    prompt_logprobs: list[TextLogprob] | None = None
+    queue_s: float = 0.0
+
+
+class Texts(Message, frozen=True):
+    """Everything one step gave, as text."""
+
+    texts: list[Text]
+
+
+class Ready(Message, frozen=True):
+    """A child process has finished its start-up."""
+
+    process: str  # "scheduler-0", "detokenizer"
+    pid: int
+    info: dict[str, int | float | str | bool | None] = {}
+
+
+class Failed(Message, frozen=True):
+    """A child process cannot start, in one sentence for the operator."""
+
+    process: str
+    message: str
+
+
+class Heartbeat(Message, frozen=True):
+    """Sent by a thread of the scheduler every half second: alive, and since when the step in flight runs."""
+
+    steps: int
+    step_age_s: float = 0.0  # 0 while idle
+
+
+class Stats(Message, frozen=True):
+    """A snapshot of the scheduler for the metrics endpoint. Counters only grow."""
+
+    num_running: int
+    num_waiting: int
+    pool_used: dict[str, int]  # tokens by pool, leased or in flight (evictable excluded)
+    pool_evictable: dict[str, int]
+    pool_total: dict[str, int]
+    num_steps: int
+    num_retractions: int
+    num_preemptions: int
+    num_prefill_tokens: int  # computed
+    num_cached_tokens: int  # taken from the tree
+    num_generated_tokens: int
+    num_aborted: int
+    new_token_ratio: float
+    plan_s: list[float] = []  # since the last snapshot, a step each: planning
+    commit_s: list[float] = []  # since the last snapshot, a step each: processing results
+    forward_s: list[float] = []  # since the last snapshot, a step each
+
+
+class Reply(Message, frozen=True):
+    """Answers a `Control`."""
+
+    id: str
+    ok: bool
+    message: str = ""
+    info: dict[str, int | float | str | bool | None] = {}
+
+
+ToScheduler = Generate | Abort | Control
+ToDetokenizer = Step
+ToMain = Texts | Ready | Failed | Heartbeat | Stats | Reply

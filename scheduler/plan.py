@@ -1,0 +1,98 @@
+"""The only types that cross from the scheduler to the runner.
+
+A step is rows of (request row, number of new tokens). Every array here is numpy on the host; the runner keeps copies on
+its device, by request row, and applies a plan's writes in the order of plans.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corymb.cache.writes import SlidingWrites, TableWrites
+from corymb.scheduler.messages import Logprob, LogprobOptions, Sampling
+
+Int32 = NDArray[np.int32]
+Bool = NDArray[np.bool_]
+
+LAST_SAMPLED = -1  # in `StepPlan.token_ids`: take the token that this row sampled last, which the host may not know yet
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A request took a row of the request table: what the device keeps by row until the next request takes it."""
+
+    row: int
+    prompt_ids: Int32
+    output_ids: Int32  # not empty when a retracted request comes back
+    sampling: Sampling
+    logprobs: LogprobOptions | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One ragged step.
+
+    R rows of the request table take part; row r computes tokens [starts[r], starts[r] + widths[r]) of its sequence, and
+    T = widths.sum(). The order in which a runner applies a plan: `opened`, `table`, `sliding`, the new tokens' slots
+    (table[rows[r], starts[r] + j] = slots[offset[r] + j]), the forward, sampling, last_sampled[row] = token.
+    """
+
+    step: int
+    rows: Int32  # [R], each row at most once
+    widths: Int32  # [R], at least 1
+    starts: Int32  # [R], tokens of the sequence already in the cache
+    token_ids: Int32  # [T]; LAST_SAMPLED only as a row's first token
+    slots: Int32  # [T], full-pool slots that the new tokens' KV goes to
+    samples: Bool  # [R], False for a chunk that is not its prompt's last
+    num_outputs: Int32  # [R], output tokens before the one sampled now: min_new_tokens and seeds depend on it
+    opened: Sequence[Opened] = ()
+    table: TableWrites = field(default_factory=TableWrites.none)
+    sliding: SlidingWrites | None = None  # None where the model has no sliding-window layers
+    prompt_logprobs_from: Int32 | None = None
+    # [R], first position of the chunk (relative to its start) whose logits score the prompt's next token; widths[r] for
+    # none. None when no row wants any.
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return len(self.rows)
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a finished step gave, on the host. Row r of the plan gave token_ids[offset[r] : offset[r] + counts[r]]."""
+
+    token_ids: Int32  # [counts.sum()]
+    counts: Int32  # [R], 0 where the plan's `samples` is False, else 1 (more under speculation)
+    forward_s: float
+    logprobs: dict[int, list[Logprob]] = field(default_factory=dict)  # by index into the plan's rows, an entry a token
+    prompt_logprobs: dict[int, list[Logprob]] = field(default_factory=dict)  # by index; positions of this chunk only
+    errors: dict[int, str] = field(default_factory=dict)  # by index: this row's logits are unusable (NaN); fail it alone
+
+
+class StepResult(Protocol):
+    """A launched step."""
+
+    def wait(self) -> Sampled:
+        """Blocks until the step's samples are on the host. May be called once. Raises what the forward raised."""
+        ...
+
+
+class Runner(Protocol):
+    """Turns plans into samples, in order. `launch` returns as soon as the step is queued."""
+
+    def launch(self, plan: StepPlan) -> StepResult:
+        """Queues one step behind those launched before. The plan's arrays must not change afterwards."""
+        ...
+
+    def close(self) -> None:
+        """Waits for what is in flight and frees the device."""
+        ...

@@ -1,0 +1,1 @@
+"""Drafters, calibration, cost model, width allocation and verification."""
