@@ -1,0 +1,49 @@
+"""What the runner asks of a model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
+from corymb.scheduler.plan import Int32
+
+
+class Prompts(Protocol):
+    """The prompts of the requests that hold rows now."""
+
+    def __getitem__(self, row: int) -> Int32:
+        """The prompt's token ids, on the host."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step as a model sees it: T new tokens of all rows, one after another."""
+
+    token_ids: Tensor  # int64 [T]
+    positions: Tensor  # int64 [T]
+    layout: RaggedLayout
+    attention: Attention
+    kv: Sequence[KVLayer]  # in the order of `Model.attention_specs`
+    prompts: Prompts  # for models that look beyond their caches (the test model `tape`)
+
+
+class Model(Protocol):
+    """A loaded model. Forward must depend on tokens, positions and what the pools hold, and on nothing else."""
+
+    vocab_size: int
+
+    @property
+    def attention_specs(self) -> Sequence[AttentionSpec]:
+        """One a layer with attention; each gets a `KVLayer`: in the sliding pool if its spec has a window."""
+        ...
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Returns the last hidden states [T, hidden_size], before the head."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Returns float32 [N, vocab_size] of hidden states [N, hidden_size]."""
+        ...
