@@ -1,1 +1,1 @@
-"""The radix tree, its components, slots, leases and eviction: plain Python and numpy. Imports no sibling; never torch."""
+"""The radix tree, its components, slots, leases and eviction, in plain Python and numpy. No sibling, no torch."""

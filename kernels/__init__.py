@@ -1,1 +1,1 @@
-"""Stateless tensor functions: attention back ends, norms, rope, sampling. Policy lives elsewhere; imports no sibling."""
+"""Stateless tensor functions: attention back ends, norms, rope, sampling. No policy, and no sibling imported."""

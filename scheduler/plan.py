@@ -75,7 +75,9 @@ class Sampled:
     forward_s: float
     logprobs: dict[int, list[Logprob]] = field(default_factory=dict)  # by index into the plan's rows, an entry a token
     prompt_logprobs: dict[int, list[Logprob]] = field(default_factory=dict)  # by index; positions of this chunk only
-    errors: dict[int, str] = field(default_factory=dict)  # by index: this row's logits are unusable (NaN); fail it alone
+    errors: dict[int, str] = field(
+        default_factory=dict
+    )  # by index: this row's logits are unusable (NaN); fail it alone
 
 
 class StepResult(Protocol):

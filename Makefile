@@ -1,0 +1,56 @@
+# Two commands: `make serve` and `make test`. Everything lands in .venv; run twice, the second run installs nothing.
+#   make serve MODEL=path-or-hub-id ARGS='--port 8000'
+#   make test            lint, types and all tests, as CI does
+#   make soak            the long randomised runs
+PYTHON ?= python3
+MODEL ?=
+ARGS ?=
+# GPU packages come along where an NVIDIA driver answers. Without one, torch is taken from an index with CPU builds,
+# since PyPI's own x86_64 build brings several GB of CUDA libraries.
+GPU := $(shell nvidia-smi >/dev/null 2>&1 && echo yes)
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?= $(if $(GPU),,https://download.pytorch.org/whl/cpu)
+EXTRAS := $(if $(GPU),[gpu],)
+PIP := .venv/bin/python -P -m pip install --quiet --disable-pip-version-check
+PYTEST_ARGS ?=
+
+.PHONY: serve test lint types unit soak venv clean
+
+serve: .venv/.installed
+	@exec .venv/bin/serve $(MODEL) $(ARGS)
+
+test: lint types unit
+
+lint: .venv/.installed-dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: .venv/.installed-dev
+	.venv/bin/mypy -p corymb.cache -p corymb.scheduler -p corymb.kernels -p corymb.models -p corymb.speculative -p corymb.serve
+
+unit: .venv/.installed-dev
+	.venv/bin/pytest $(PYTEST_ARGS)
+
+soak: .venv/.installed-dev
+	.venv/bin/pytest --hypothesis-profile=soak -p no:cacheprovider --timeout=0 tests/cache tests/scheduler
+
+venv: .venv/.installed
+
+.venv/bin/pip:
+	@$(PYTHON) .ci/make_venv.py .venv
+
+.venv/.installed: pyproject.toml .venv/bin/pip
+	@echo "Installing Corymb into .venv (once; torch is the large part) ..."
+	@$(PIP) --retries 2 '$(TORCH)' $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
+	@$(PIP) --editable '.$(EXTRAS)'
+	@touch $@
+
+# Strict editable mode lays out links that type checkers can follow; a new file needs a reinstall, hence the file list.
+.venv/.installed-dev: .venv/.installed $(wildcard serve/*.py scheduler/*.py cache/*.py kernels/*.py models/*.py speculative/*.py)
+	@echo "Installing the test tools into .venv ..."
+	@rm -rf build
+	@$(PIP) --editable '.[dev]' --config-settings editable_mode=strict
+	@touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
