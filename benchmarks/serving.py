@@ -127,9 +127,7 @@ def report(options: argparse.Namespace, concurrency: int, timelines: list[Timeli
     if failed:
         raise SystemExit(f"{len(failed)} of {len(timelines)} requests failed, the first with: {failed[0].error}")
     ttft = [1000 * (timeline.events[0] - timeline.started) for timeline in timelines]
-    gaps = [
-        1000 * (b - a) for timeline in timelines for a, b in zip(timeline.events, timeline.events[1:], strict=False)
-    ]
+    gaps = [1000 * (b - a) for timeline in timelines for a, b in itertools.pairwise(timeline.events)]
     tokens = sum(timeline.num_output_tokens for timeline in timelines)
     figures = {
         options.metric: (tokens / wall_s, "tok/s"),
