@@ -3,8 +3,7 @@
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 
 import msgspec
@@ -12,9 +11,11 @@ import msgspec
 from corymb.serve.config import ServeConfig, child_environment
 from corymb.serve.transport import DETOKENIZER, SCHEDULER
 
-_MODULES = {
-    SCHEDULER: "corymb.serve.scheduler_process",
-    DETOKENIZER: "corymb.serve.detokenizer_process",
+Commands = Mapping[str, Sequence[str]]
+
+COMMANDS: Commands = {
+    SCHEDULER: (sys.executable, "-P", "-m", "corymb.serve.scheduler_process"),
+    DETOKENIZER: (sys.executable, "-P", "-m", "corymb.serve.detokenizer_process"),
 }
 
 
@@ -68,9 +69,8 @@ class Child:
 class Children:
     """Owns the child processes: leaving the `with` ends them all."""
 
-    def __init__(self, sockets: Path) -> None:
-        self.sockets = sockets
-        self._children = [Child(name, _start(module)) for name, module in _MODULES.items()]
+    def __init__(self, commands: Commands = COMMANDS) -> None:
+        self._children = [Child(name, _start(command)) for name, command in commands.items()]
 
     def __iter__(self) -> Iterator[Child]:
         return iter(self._children)
@@ -102,10 +102,10 @@ class Children:
             child.kill()
 
 
-def _start(module: str) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
     # A process group of its own keeps a terminal's Ctrl-C from the children: the main process decides.
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", module],
+        command,
         stdin=subprocess.PIPE,
         stdout=sys.stderr.fileno(),
         env=child_environment(),

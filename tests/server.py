@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class Server:
         """Waits for the ready line."""
         self.wait_for(lambda: "\n  ready " in self.log, timeout_s)
 
-    def wait_for(self, condition, timeout_s: float) -> float:
+    def wait_for(self, condition: Callable[[], object], timeout_s: float) -> float:
         """Waits until it holds; returns after how long. Fails at once when the server ends before."""
         begun_s = time.monotonic()
         while not condition():
@@ -62,13 +62,21 @@ class Server:
         found = {}
         for child in psutil.Process(self.process.pid).children(recursive=True):
             for name in ("scheduler", "detokenizer"):
-                if f"corymb.serve.{name}_process" in child.cmdline():
+                command = " ".join(child.cmdline())
+                if f"corymb.serve.{name}_process" in command or command.endswith(f"scripted_child.py {name}"):
                     found[name] = child
         return found
 
     def signal(self, number: int) -> None:
         """Sends a signal to the main process."""
         self.process.send_signal(number)
+
+    def get(self, path: str) -> int:
+        """The status of a GET; 0 where nothing listens any more."""
+        try:
+            return self.client.get(path).status_code
+        except httpx.TransportError:
+            return 0
 
     def wait_exit(self, timeout_s: float) -> int:
         """Waits for the end; returns the exit status."""
@@ -83,9 +91,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "CORYMB_CACHE": str(CACHE), "OMP_NUM_THREADS": "1", **more}
 
 
-def command(*arguments: str) -> list[str]:
-    """The command line of a server."""
-    return [sys.executable, "-P", "-m", "corymb.serve", *arguments]
+SERVE = (sys.executable, "-P", "-m", "corymb.serve")
 
 
 def free_port() -> int:
@@ -97,7 +103,11 @@ def free_port() -> int:
 
 @contextmanager
 def serving(
-    *arguments: str, ready: bool = True, key: str | None = None, env: dict[str, str] | None = None
+    *arguments: str,
+    ready: bool = True,
+    key: str | None = None,
+    env: dict[str, str] | None = None,
+    program: Sequence[str] = SERVE,
 ) -> Iterator[Server]:
     """Starts a server and, at the end, stops it and everything it left behind.
 
@@ -108,30 +118,35 @@ def serving(
         log = Path(folder) / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                command(*arguments, "--port", str(port)),
+                [*program, *arguments, "--port", str(port)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 env=environment(**(env or {})),
             )
         server = Server(process, port, log, {"Authorization": f"Bearer {key}"} if key else {})
-        family: list[psutil.Process] = []
         try:
             if ready:
                 server.wait_ready()
             yield server
         finally:
             server.client.close()
-            if process.poll() is None:
-                family = psutil.Process(process.pid).children(recursive=True)
-                process.send_signal(signal.SIGINT)
-                time.sleep(0.1)
-                process.send_signal(signal.SIGINT)
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-            for child in family:
-                if child.is_running():
-                    child.kill()
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    for _ in range(50):
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    else:
+        process.kill()
+        process.wait()
+    for child in family:
+        if child.is_running():
+            child.kill()
