@@ -27,9 +27,9 @@ class NoAttention:
     def plan(self, layout: RaggedLayout) -> None:
         """Nothing depends on the layout."""
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
+    def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:  # noqa: ARG002
         """Must not be called."""
-        raise NotImplementedError("this model has no attention layers")
+        raise TypeError("this model has no attention layers")
 
 
 class UniformModel:

@@ -38,7 +38,7 @@ class Tapes:
             starts = np.arange(int(widths.sum())) + np.repeat(starts - first, widths)
             rows = np.repeat(rows, widths)
         index = starts + 1 - self._num_prompt[rows]
-        token_ids = self._tapes[rows, np.minimum(index, self._num_tape[rows])]
+        token_ids = self._tapes[rows, np.clip(index, 0, self._num_tape[rows])]
         token_ids[index < 0] = NO_TOKEN
         return np.stack((token_ids, self._second[token_ids]), axis=1)
 
