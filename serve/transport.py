@@ -61,7 +61,8 @@ class Outbox:
 
     def __init__(self, to: str, *, bounded: bool) -> None:
         self._encoder = msgspec.msgpack.Encoder()
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUSH)
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.SNDHWM, 1000 if bounded else _UNBOUNDED)
         self._socket.setsockopt(zmq.LINGER, 1000)  # a last word before exit may take a moment
         self._socket.connect(to)
@@ -75,8 +76,9 @@ class Outbox:
         self._socket.send(payload)
 
     def close(self) -> None:
-        """Closes the socket; what is queued still goes out for up to a second."""
+        """Closes the socket once what is queued went out, waiting for up to a second."""
         self._socket.close()
+        self._context.term()
 
     def __enter__(self) -> "Outbox":
         return self
