@@ -1,11 +1,11 @@
-"""A whole HTTP server in this process, over a simulated engine."""
+"""Servers under test: the HTTP application over a simulated engine, in this process."""
 
 import contextlib
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import httpx
 import pytest
@@ -28,12 +28,11 @@ class Local:
     client: httpx.Client
     engine: Engine
     simulator: Simulator
-    metrics: Metrics
-    app: object = None
-    extra: dict = field(default_factory=dict)
+    app: object
 
-    def post(self, path: str, **body) -> httpx.Response:
-        return self.client.post(path, json=body)
+    def on_loop(self, action) -> None:
+        """Runs an action where the engine lives."""
+        self.simulator.loop.call_soon_threadsafe(action)
 
     def wait_idle(self, timeout_s: float = 1.0) -> float:
         """Until nothing runs or waits; returns after how long."""
@@ -45,8 +44,8 @@ class Local:
 
 
 @contextlib.contextmanager
-def serving(model: str = "tape", *, context_length: int = 8192, headers=None, simulator=None, **settings):
-    """Serves `model` on a free port in a thread."""
+def simulated(model: str = "tape", *, context_length: int = 8192, headers=None, simulator=None, **settings):
+    """Serves `model` on a free port, in a thread."""
     simulator = simulator or Simulator(model)
     metrics = Metrics(model)
     info = ServedModel(
@@ -62,17 +61,16 @@ def serving(model: str = "tape", *, context_length: int = 8192, headers=None, si
     simulator.engine = engine
     engine.ready({"max_total_num_tokens": 65536, "page_size": 1})
     app = create_app(engine, ByteTokenizer(), ChatMl(), HttpSettings(**settings), metrics)
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener, running(app, listener):
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener, _running(app, listener):
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with httpx.Client(base_url=url, timeout=30, headers=headers) as client:
-            yield Local(url, client, engine, simulator, metrics, app)
+            yield Local(url, client, engine, simulator, app)
 
 
 @contextlib.contextmanager
-def running(app, listener: socket.socket) -> Iterator[None]:
-    server = uvicorn.Server(
-        uvicorn.Config(app, http=LimitedHttpProtocol, log_level="warning", lifespan="off", ws="none")
-    )
+def _running(app, listener: socket.socket) -> Iterator[None]:
+    config = uvicorn.Config(app, http=LimitedHttpProtocol, log_level="warning", lifespan="off", ws="none")
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
@@ -84,19 +82,19 @@ def running(app, listener: socket.socket) -> Iterator[None]:
         thread.join(10)
 
 
-@pytest.fixture(scope="module")
-def tape() -> Iterator[Local]:
-    with serving("tape") as local:
-        yield local
+@pytest.fixture(scope="session")
+def tape_server() -> Iterator[Local]:
+    with simulated("tape") as server:
+        yield server
 
 
-@pytest.fixture(scope="module")
-def hashed() -> Iterator[Local]:
-    with serving("hash") as local:
-        yield local
+@pytest.fixture(scope="session")
+def hash_server() -> Iterator[Local]:
+    with simulated("hash") as server:
+        yield server
 
 
-@pytest.fixture(scope="module")
-def uniform() -> Iterator[Local]:
-    with serving("uniform") as local:
-        yield local
+@pytest.fixture(scope="session")
+def uniform_server() -> Iterator[Local]:
+    with simulated("uniform") as server:
+        yield server

@@ -4,6 +4,7 @@ It computes the test models `tape`, `hash` and `uniform` from their definitions,
 """
 
 import asyncio
+import codecs
 import json
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from corymb.serve.transport import Outbox
 from tests.http.byte_tokenizer import EOS_IDS, SPECIAL, VOCAB_SIZE, ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
+_Utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 def tape_logits(prompt: list[int], output: list[int]) -> np.ndarray:
@@ -60,7 +62,7 @@ class Running:
     generate: Generate
     prompt: list[int]
     output: list[int] = field(default_factory=list)
-    pending: bytes = b""  # bytes that are no whole character yet
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _Utf8("replace"))
     held: str = ""  # text that may become a stop string
     num_cached: int = 0
     sent_first: bool = False
@@ -81,6 +83,7 @@ class Simulator(Outbox):
         self.cached: set[tuple[str | None, tuple[int, ...]]] = set()
         self.engine: Engine | None = None
         self.paused = False
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
     def send(self, message) -> None:
@@ -101,7 +104,8 @@ class Simulator(Outbox):
 
     def _admit(self, message: Generate) -> None:
         self.seen.append(message)
-        if len(self.running) >= self.max_running and len(self.waiting) >= self.max_queued:
+        self.loop = asyncio.get_running_loop()
+        if len(self.running) + len(self.waiting) >= self.max_running + self.max_queued:
             finish = Finish("error", message="The queue is full.", status=503, code="queue_full")
             self._say(message.rid, finish)
             return
@@ -192,12 +196,7 @@ class Simulator(Outbox):
         options = request.generate.text
         trimmed = finish is not None and finish.reason == "stop" and not options.include_stop
         if not trimmed and not (token >= 256 and options.skip_special_tokens):
-            request.pending += TOKENIZER.token_bytes(token)
-        try:
-            request.held += request.pending.decode()
-            request.pending = b""
-        except UnicodeDecodeError:
-            pass
+            request.held += request.decoder.decode(TOKENIZER.token_bytes(token))
         if len(request.output) > options.min_new_tokens:
             for stop in sorted(options.stop, key=lambda s: request.held.find(s) % (1 << 30)):
                 at = request.held.find(stop)
