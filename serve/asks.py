@@ -1,8 +1,9 @@
 """What one HTTP request asks of the engine: prompts, each with its options and a number of choices."""
 
+import time
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -34,17 +35,21 @@ class Ask:
     logprobs: LogprobOptions | None
     n: int
     routing: Routing
+    arrived_s: float = field(default_factory=time.monotonic)
+
+    def choice_rids(self) -> list[str]:
+        """A rid for each choice."""
+        return rids(self.rid, self.n)
 
 
 def generates(asks: Sequence[Ask]) -> Iterator[tuple[Generate, bool]]:
     """The engine's requests in the order of choices, and whether each is the first of its prompt."""
     for ask in asks:
         base = _generate(ask)
-        yield msgspec.structs.replace(base, rid=ask.rid if ask.n == 1 else f"{ask.rid}/0"), True
-        for index in range(1, ask.n):
+        for index, rid in enumerate(ask.choice_rids()):
             seed = seed_of_choice(ask.sampling.seed, index)
             sampling = msgspec.structs.replace(ask.sampling, seed=seed)
-            yield msgspec.structs.replace(base, rid=f"{ask.rid}/{index}", sampling=sampling), False
+            yield msgspec.structs.replace(base, rid=rid, sampling=sampling), index == 0
 
 
 def _generate(ask: Ask) -> Generate:
@@ -59,11 +64,12 @@ def _generate(ask: Ask) -> Generate:
         cache_salt=routing.cache_salt,
         extra_key=routing.extra_key,
         routing_key=routing.routing_key,
+        arrived_s=ask.arrived_s,
     )
 
 
 def rids(rid: str, count: int) -> list[str]:
-    """A rid for each prompt of a batch."""
+    """A rid for each prompt of a batch, or for each choice of a prompt."""
     return [rid] if count == 1 else [f"{rid}/{index}" for index in range(count)]
 
 

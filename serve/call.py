@@ -1,6 +1,7 @@
 """One HTTP request being answered: bounded reading of its body, and the only writer of its response."""
 
 import asyncio
+import urllib.parse
 from collections.abc import Sequence
 
 from starlette.types import Receive, Scope, Send
@@ -8,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 from corymb.serve.errors import ApiError
 
 Headers = Sequence[tuple[bytes, bytes]]
+_MAX_NAMED, _MAX_NAME_CHARS = 20, 64  # ignored fields that the response header names
 JSON = (b"content-type", b"application/json")
 
 
@@ -23,6 +25,7 @@ class Call:
         self.receive = receive
         self.started = False
         self.extra_headers: list[tuple[bytes, bytes]] = []  # for whatever response follows
+        self.ignored: dict[str, None] = {}  # fields of the body that had no effect, in order
         self._send = send
 
     @property
@@ -90,8 +93,15 @@ class Call:
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         assert not self.started
         self.started = True
-        all_headers = [*headers, *self.extra_headers]
+        all_headers = [*headers, *self.extra_headers, *self._ignored_header()]
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
+
+    def _ignored_header(self) -> list[tuple[bytes, bytes]]:
+        if not self.ignored:
+            return []
+        # Quoted: a field's name is the client's and could hold anything.
+        names = [urllib.parse.quote(name[:_MAX_NAME_CHARS], safe="") for name in list(self.ignored)[:_MAX_NAMED]]
+        return [(b"x-ignored-fields", ", ".join(names).encode())]
 
 
 def _too_large(max_bytes: int) -> ApiError:

@@ -86,9 +86,7 @@ class ChatCompletions:
         self._parts = parts
         self._fields = chat_fields(info.vocab_size)
         self._room = Room(info.context_length, settings.clamp_max_tokens)
-        self._conversation = Conversation(
-            parts.chat_template, PromptEncoder(parts.tokenizer, info.vocab_size, self._room)
-        )
+        self._conversation = Conversation(parts.chat_template, PromptEncoder(parts.tokenizer, self._room))
 
     async def __call__(self, call: Call) -> None:
         """Handles one request."""

@@ -68,7 +68,7 @@ class Completions:
         self._parts = parts
         self._fields = completion_fields(info.vocab_size, settings.max_choices)
         self._room = Room(info.context_length, settings.clamp_max_tokens)
-        self._encoder = PromptEncoder(parts.tokenizer, info.vocab_size, self._room)
+        self._encoder = PromptEncoder(parts.tokenizer, self._room)
 
     async def __call__(self, call: Call) -> None:
         """Handles one request."""

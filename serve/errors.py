@@ -22,6 +22,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     kind.code: kind
     for kind in (
+        Kind(400, "invalid_request_error", "invalid_http", "What arrived is not HTTP/1.1."),
         Kind(400, "invalid_request_error", "invalid_json", "The body is not a JSON object."),
         Kind(400, "invalid_request_error", "invalid_value", "`param` names a field whose value is refused."),
         Kind(400, "invalid_request_error", "unsupported_parameter", "`param` names a field this server cannot honour."),
@@ -46,6 +47,7 @@ KINDS: Mapping[str, Kind] = {
         Kind(500, "server_error", "unusable_output", "The model's output for this request was not a number."),
         Kind(503, "service_unavailable", "queue_full", "The waiting queue is full; see `Retry-After`."),
         Kind(503, "service_unavailable", "queue_timeout", "The request waited longer than the queue allows."),
+        Kind(503, "service_unavailable", "overloaded", "More requests than the server can follow; see `Retry-After`."),
         Kind(503, "service_unavailable", "not_ready", "The model is still loading."),
         Kind(503, "service_unavailable", "draining", "The server is shutting down."),
         Kind(503, "service_unavailable", "engine_dead", "A process of the engine died; the server is about to exit."),

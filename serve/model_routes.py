@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from corymb.serve.admin import server_info
 from corymb.serve.answer import encode
 from corymb.serve.call import Call
 from corymb.serve.errors import ApiError, shown
@@ -12,6 +13,7 @@ class ModelRoutes:
     """Answers questions about the model and the server."""
 
     def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._engine = parts.engine
 
     async def list(self, call: Call) -> None:
@@ -37,3 +39,23 @@ class ModelRoutes:
             "parent": None,
             "max_model_len": info.context_length,
         }
+
+    async def model_info(self, call: Call) -> None:
+        """GET /model_info."""
+        info = self._parts.engine.info
+        answer = {
+            "model_path": info.path,
+            "tokenizer_path": info.path,
+            "served_model_name": info.names[0],
+            "is_generation": True,
+            "context_length": info.context_length,
+            "vocab_size": info.vocab_size,
+            "eos_token_ids": list(info.eos_ids),
+            "has_chat_template": self._parts.chat_template is not None,
+            "preferred_sampling_params": dict(self._parts.settings.sampling_defaults) or None,
+        }
+        await call.answer(200, encode(answer))
+
+    async def server_info(self, call: Call) -> None:
+        """GET /server_info."""
+        await call.answer(200, encode(server_info(self._parts)))

@@ -11,7 +11,6 @@ from corymb.serve.fields import read_token_ids
 from corymb.serve.parts import TokenizerPort
 
 _INLINE_CHARS = 16_384  # more is tokenised in a thread
-_LIKELY_CHARS = 4  # a text shorter than this many characters a token of the context is just tokenised
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,35 +22,23 @@ class Prompt:
 
 
 class PromptEncoder:
-    """Owns the bound on the length of texts, which depends on the longest token of the vocabulary."""
+    """Tokenises prompts; a text that cannot fit the context is refused before that work."""
 
-    def __init__(self, tokenizer: TokenizerPort, vocab_size: int, room: Room) -> None:
+    def __init__(self, tokenizer: TokenizerPort, room: Room) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
         self._room = room
-        self._max_token_bytes = 0
 
     async def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
-        """Tokenises. A text that cannot fit the context is refused before that."""
+        """Ids of each text. Raises context_length_exceeded."""
         for text in texts:
-            await self._check_length(text)
+            if self._tokenizer.fewest_tokens(text) > self._room.context_length:
+                raise self._room.too_many_chars(len(text))
         if sum(map(len, texts)) <= _INLINE_CHARS:
             return self._encode(texts, add_special_tokens)
         return await asyncio.to_thread(self._encode, texts, add_special_tokens)
 
     def _encode(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
         return [self._tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
-
-    async def _check_length(self, text: str) -> None:
-        if len(text) <= self._room.context_length * _LIKELY_CHARS:
-            return
-        if not self._max_token_bytes:
-            self._max_token_bytes = await asyncio.to_thread(self._longest_token)
-        if len(text) > self._room.context_length * self._max_token_bytes:
-            raise self._room.too_many_chars(len(text))
-
-    def _longest_token(self) -> int:
-        return max(len(self._tokenizer.token_bytes(token_id)) for token_id in range(self._vocab_size))
 
 
 def read_prompts(param: str, value: object, vocab_size: int, max_prompts: int) -> list[str | list[int]]:

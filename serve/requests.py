@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-import urllib.parse
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,6 @@ from corymb.serve.fields import Field, integer, read_string, string
 from corymb.serve.parts import Parts
 from corymb.serve.sse import DONE, event
 
-_MAX_NAMED = 20  # ignored fields named in the response header
 _RID_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-")
 
 
@@ -52,16 +50,12 @@ def read_fields(
 ) -> dict[str, Any]:
     """Checked values of what the client set; null counts as not set. Names what is ignored in a response header."""
     values: dict[str, Any] = {}
-    unused: list[str] = []
     for name, value in body.items():
         field = fields.get(name)
         if field is None or field.read is None:
-            unused.append(prefix + name)
+            call.ignored[prefix + name] = None
         elif value is not None:
             values[name] = field.read(prefix + name, value)
-    if unused:
-        names = ", ".join(urllib.parse.quote(name[:64], safe="") for name in unused[:_MAX_NAMED])
-        call.extra_headers.append((b"x-ignored-fields", names.encode()))
     return values
 
 

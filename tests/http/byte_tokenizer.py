@@ -18,6 +18,9 @@ class ByteTokenizer:
             ids += [256 + SPECIAL.index(part)] if part in SPECIAL else part.encode()
         return ids
 
+    def fewest_tokens(self, text: str) -> int:
+        return -(-len(text) // 12)
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         parts = [b"" if i >= 256 and skip_special_tokens else self.token_bytes(i) for i in token_ids]
         return b"".join(parts).decode(errors="replace")

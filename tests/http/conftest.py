@@ -13,6 +13,7 @@ import uvicorn
 
 from corymb.serve.app import create_app
 from corymb.serve.engine import Engine, ServedModel
+from corymb.serve.http_protocol import LimitedHttpProtocol
 from corymb.serve.metrics import Metrics
 from corymb.serve.settings import HttpSettings
 from tests.http.byte_tokenizer import EOS_IDS, VOCAB_SIZE, ByteTokenizer, ChatMl
@@ -69,7 +70,9 @@ def serving(model: str = "tape", *, context_length: int = 8192, headers=None, si
 
 @contextlib.contextmanager
 def running(app, listener: socket.socket) -> Iterator[None]:
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=LimitedHttpProtocol, log_level="warning", lifespan="off", ws="none")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
