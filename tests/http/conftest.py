@@ -6,18 +6,21 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 
 import httpx
 import pytest
 import uvicorn
 
 from corymb.serve.app import create_app
+from corymb.serve.chat import BYTE_ENDS, ChatTemplate
 from corymb.serve.engine import Engine, ServedModel
 from corymb.serve.http_protocol import LimitedHttpProtocol
 from corymb.serve.metrics import Metrics
 from corymb.serve.settings import HttpSettings
-from tests.http.byte_tokenizer import EOS_IDS, VOCAB_SIZE, ByteTokenizer, ChatMl
-from tests.http.simulator import Simulator
+from tests.http.simulator import EOS_IDS, TOKENIZER, VOCAB_SIZE, Simulator
+
+TEMPLATE = ChatTemplate(files("corymb.serve").joinpath("chatml.jinja").read_text(), BYTE_ENDS)
 
 
 @dataclass
@@ -60,7 +63,7 @@ def simulated(model: str = "tape", *, context_length: int = 8192, headers=None, 
     engine = Engine(simulator, metrics, info, heartbeat_timeout_s=5.0)
     simulator.engine = engine
     engine.ready({"max_total_num_tokens": 65536, "page_size": 1})
-    app = create_app(engine, ByteTokenizer(), ChatMl(), HttpSettings(**settings), metrics)
+    app = create_app(engine, TOKENIZER, TEMPLATE, HttpSettings(**settings), metrics)
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener, _running(app, listener):
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with httpx.Client(base_url=url, timeout=30, headers=headers) as client:
