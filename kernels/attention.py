@@ -60,6 +60,8 @@ class KVLayer:
 
     keys: Tensor  # [num_slots, num_kv_heads, head_dim]
     values: Tensor  # [num_slots, num_kv_heads, head_dim]
+    key_scale: float = 1.0  # an 8-bit pool holds keys ÷ key_scale
+    value_scale: float = 1.0
 
 
 class Attention(Protocol):
