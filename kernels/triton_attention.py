@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout
+from corymb.kernels.attention import AttentionSpec, HeadChanges, KVLayer, RaggedLayout
 from corymb.kernels.triton_attend import attend_lanes
 from corymb.kernels.triton_jit import Launch, next_power_of_2
+from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_plan import TILE_COLUMNS, plan_lanes
 from corymb.kernels.triton_store import store
 from corymb.kernels.triton_tiling import Tiling, choose_tiling, fits_narrow
@@ -80,6 +81,7 @@ class TritonAttention:
         self._limits = limits
         self._launch = launch
         self._deterministic = deterministic
+        self._operations = TritonOperations(launch)
         self._layout: RaggedLayout | None = None
         self._lanes = {
             Geometry.of(spec): _make_lanes(spec, limits, device=device, kv_bytes=kv_dtype.itemsize, launch=launch)
@@ -102,11 +104,13 @@ class TritonAttention:
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Stores k and v, then attends."""
-        layout = self._planned()
-        slots = layout.slots if spec.window is None else layout.sliding_slots
-        assert slots is not None, "a layer with a window needs the sliding pool's slots"
-        store(k, v, cache, slots, launch=self._launch)
+        store(k, v, cache, self._slots(spec), launch=self._launch)
         return self.attend(q, spec, cache)
+
+    def run_joined(self, heads: Tensor, changes: HeadChanges, spec: AttentionSpec, cache: KVLayer) -> Tensor:
+        """Changes the heads and stores keys and values in one launch, then attends."""
+        self._operations.prepare_heads(heads, changes, spec, cache, self._slots(spec))
+        return self.attend(heads[:, : spec.num_heads], spec, cache)
 
     def attend(self, q: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Attends where the new tokens' keys and values are stored already."""
@@ -156,6 +160,12 @@ class TritonAttention:
             **self._launch.options(tiling.num_warps, tiling.num_stages),
         )
         return out
+
+    def _slots(self, spec: AttentionSpec) -> Tensor:
+        layout = self._planned()
+        slots = layout.slots if spec.window is None else layout.sliding_slots
+        assert slots is not None, "a layer with a window needs the sliding pool's slots"
+        return slots
 
     def _planned(self) -> RaggedLayout:
         assert self._layout is not None, "plan comes before run"

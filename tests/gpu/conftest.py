@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +55,19 @@ class Place:
         actual, expected = actual.double(), expected.double()
         error = float((actual - expected).norm() / expected.norm().clamp_min(1e-30))
         assert error <= (tolerance or 1e-5), error
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.empty` gives NaN, or the most negative integer: what a kernel leaves unwritten fails a comparison."""
+
+    def poisoned(*size: int | tuple[int, ...], **options: Any) -> Tensor:
+        tensor = torch.zeros(*size, **options)
+        if tensor.is_floating_point():
+            return tensor.fill_(float("nan"))
+        return tensor if tensor.dtype == torch.bool else tensor.fill_(torch.iinfo(tensor.dtype).min)
+
+    monkeypatch.setattr(torch, "empty", poisoned)
 
 
 @pytest.fixture
