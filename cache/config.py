@@ -8,7 +8,8 @@ Eviction = Literal["lru", "lfu", "slru", "priority"]
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in tokens are multiples of `page_size`. Page 0 of every pool is reserved as the target of padded writes."""
+    """Sizes in tokens are multiples of `page_size`. Page 0 of every pool is reserved as the target of padded writes; it
+    is counted in the pool's size, so a pool of n tokens has the slots 0 … n - 1."""
 
     num_full_tokens: int
     num_sliding_tokens: int = 0  # 0: the model has no sliding-window layers
@@ -18,3 +19,18 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int = 8192  # columns of the request table
     eviction: Eviction = "lru"
     enable_prefix_cache: bool = True
+
+
+def validate(config: CacheConfig) -> None:
+    """Raises ValueError, saying what to change, for sizes that cannot work together."""
+    if config.page_size < 1:
+        raise ValueError(f"page_size is {config.page_size}: it must be at least 1")
+    for name, size in (("full", config.num_full_tokens), ("sliding", config.num_sliding_tokens)):
+        if size % config.page_size:
+            raise ValueError(f"num_{name}_tokens is {size}: make it a multiple of page_size ({config.page_size})")
+    if config.num_full_tokens < 2 * config.page_size:
+        raise ValueError(f"num_full_tokens is {config.num_full_tokens}: two pages are the least, one is reserved")
+    if bool(config.num_sliding_tokens) != bool(config.sliding_window):
+        raise ValueError("num_sliding_tokens and sliding_window go together: set both or neither")
+    if config.num_rows < 2:
+        raise ValueError(f"num_rows is {config.num_rows}: two rows are the least, row 0 is padding")

@@ -1,0 +1,243 @@
+"""The cache as the scheduler sees it: executes what the tree decides, and owns pools and request table."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from corymb.cache.actions import Actions
+from corymb.cache.check import check_cache
+from corymb.cache.component import Arrival
+from corymb.cache.config import CacheConfig, validate
+from corymb.cache.eviction import ORDERS
+from corymb.cache.key import Key
+from corymb.cache.lease import Lease
+from corymb.cache.rows import Rows
+from corymb.cache.sliding import Sliding
+from corymb.cache.sliding_pool import SlidingPool
+from corymb.cache.slots import Int32, Slots, pages_of
+from corymb.cache.tree import Tree
+from corymb.cache.writes import SlidingWrites, TableWrites
+
+UNBOUNDED = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """Tokens that `grow` could hand out now, by pool: free or evictable."""
+
+    full: int
+    sliding: int  # UNBOUNDED where there is no sliding pool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUsage:
+    """Where the usable tokens of a pool are; page 0 is not counted. total = free + evictable + leased."""
+
+    total: int
+    free: int
+    evictable: int  # in the tree, unlocked
+    leased: int  # in the tree and locked, or an open lease's own
+
+
+class Cache:
+    """Owns the tree, the pools and the request table. Leases borrow from all three and each is closed once.
+
+    All of it is host memory: device copies follow through `take_table_writes` and `take_sliding_writes`. A freed slot
+    may be handed out at once, because the device works in the order of plans.
+    """
+
+    def __init__(self, config: CacheConfig) -> None:
+        validate(config)
+        self.config = config
+        page_size = config.page_size
+        self.rows = Rows(config.num_rows, config.context_length, page_size)
+        self.full = Slots(config.num_full_tokens, page_size)
+        self.sliding: Sliding | None = None
+        self.sliding_pool: SlidingPool | None = None
+        if config.num_sliding_tokens:
+            self.sliding = Sliding(1, config.sliding_window, page_size)
+            self.sliding_pool = SlidingPool(config.num_sliding_tokens, page_size, self.full.num_pages)
+        auxiliary = [self.sliding] if self.sliding else []
+        self.tree = Tree(page_size, ORDERS[config.eviction], auxiliary)
+        self.leases: dict[int, Lease] = {}  # by row
+        self.pins_sliding = np.zeros(config.num_rows, np.bool_)  # rows whose receipt still locks sliding state
+
+    @property
+    def table(self) -> Int32:
+        """The page table, [num_rows, context_length] of full slots. Row 0 is padding."""
+        return self.rows.table
+
+    @property
+    def num_free_rows(self) -> int:
+        """Leases that could be opened now."""
+        return len(self.rows.free)
+
+    def match(self, key: Key, limit: int) -> int:
+        """Returns how many of the first `limit` tokens `open` would find now. Leaves no trace."""
+        return self.tree.measure(key, limit) if self.config.enable_prefix_cache else 0
+
+    def open(self, key: Key, limit: int, *, priority: int = 0) -> Lease | None:
+        """Takes a row that starts with the longest cached prefix of the first `limit` tokens; None when no row is free.
+        Pass the prompt's length - 1 at most: its last token must be computed, for its logits."""
+        if not self.rows.free:
+            return None
+        match = self.tree.match(key, min(limit, self.config.context_length) if self.config.enable_prefix_cache else 0)
+        receipt = self.tree.lock(match.node_id)
+        row = self.rows.open(match.slots)
+        lease = Lease(self, row, key, receipt, num_cached=match.num_tokens, priority=priority)
+        self.leases[row] = lease
+        self.pins_sliding[row] = match.num_tokens > 0
+        return lease
+
+    def grow(self, rows: Int32, widths: Int32) -> Int32 | None:
+        """Reserves the next `widths` slots of each of these different rows, evicting what that takes, and returns them
+        flat in row order; None, and nothing has changed, when a pool cannot hold them."""
+        num_pages = self.rows.num_new_pages(rows, widths)
+        if not self._make_room(num_pages * self.config.page_size):
+            return None
+        pages = self.full.allocate(num_pages)
+        if self.sliding_pool:
+            self.sliding_pool.pair(pages)
+        return self.rows.extend(rows, widths, pages)
+
+    def commit(self, lease: Lease, token_ids: Int32) -> None:
+        """Puts what an unfinished request has computed, all of `token_ids`, into the tree. The row goes over to the
+        tree's slots where others were faster, and the lock moves to the new end."""
+        if not self.config.enable_prefix_cache:
+            return
+        node_id, num_tokens = self._insert(lease, token_ids, finished=False)
+        row, start = lease.row, int(self.rows.shared[lease.row])
+        if num_tokens <= start:
+            return
+        slots = self.tree.slots(node_id, start)
+        differs = np.flatnonzero(slots != self.table[row, start:num_tokens])
+        if len(differs):
+            self.rows.write(row, start + int(differs[0]), slots[differs[0] : differs[-1] + 1])
+        self.rows.shared[row] = num_tokens
+        receipt = self.tree.lock(node_id)
+        self.tree.unlock(lease.receipt)
+        lease.receipt = receipt
+        self.pins_sliding[row] = True
+
+    def close(self, lease: Lease, token_ids: Int32 | None) -> None:
+        """Ends a lease. `token_ids` is what has been computed and may stay; with None nothing of its own is kept."""
+        if lease.closed:
+            raise ValueError(f"the lease of row {lease.row} is closed already")
+        row, kept = lease.row, 0
+        if token_ids is not None and self.config.enable_prefix_cache:
+            _, kept = self._insert(lease, token_ids, finished=True)
+        self._free_own(row, kept)
+        self.tree.unlock(lease.receipt)
+        self.rows.close(row)
+        self.pins_sliding[row] = False
+        del self.leases[row]
+        lease.closed = True
+
+    def slide(self, rows: Int32, computed: Int32) -> None:
+        """Frees the sliding slots that no query at position `computed` of its row or later reads. One page and one
+        token more stay, so that what the row inserts ends in a whole window even if its last step is late."""
+        if self.sliding is None or self.sliding_pool is None:
+            return
+        size = np.int32(self.config.page_size)
+        edges = np.maximum(computed - np.int32(self.sliding.reach) - size, 0)
+        edges -= edges % size
+        shared = self.rows.shared[rows]
+        self._unpin_passed(rows[self.pins_sliding[rows] & (edges >= shared)])
+        starts = np.maximum(self.rows.slid[rows], shared)
+        counts = np.maximum(edges - starts, 0) // size
+        total = int(counts.sum())
+        if total:
+            ends = np.cumsum(counts)
+            nth = np.arange(total) - np.repeat(ends - counts, counts)
+            slots = self.table[np.repeat(rows, counts), np.repeat(starts, counts) + nth * size]
+            self.sliding_pool.free(slots // size)
+        self.rows.slid[rows] = np.maximum(self.rows.slid[rows], edges)
+
+    def take_table_writes(self) -> TableWrites:
+        """Returns the page-table entries that changed since the last call, other than by `grow`."""
+        return self.rows.take_writes()
+
+    def take_sliding_writes(self) -> SlidingWrites | None:
+        """Returns the changes of the full-to-sliding map since the last call; None without a sliding pool."""
+        return self.sliding_pool.take_writes() if self.sliding_pool else None
+
+    def available(self) -> Available:
+        """Returns how many tokens `grow` could hand out now."""
+        full = self.full.num_free_tokens + self.tree.full.evictable
+        if self.sliding is None or self.sliding_pool is None:
+            return Available(full, UNBOUNDED)
+        return Available(full, self.sliding_pool.slots.num_free_tokens + self.sliding.evictable)
+
+    def usage(self) -> dict[str, PoolUsage]:
+        """Returns where each pool's tokens are."""
+        usage = {"full": _usage(self.full, self.tree.full.evictable)}
+        if self.sliding and self.sliding_pool:
+            usage["sliding"] = _usage(self.sliding_pool.slots, self.sliding.evictable)
+        return usage
+
+    def flush(self) -> bool:
+        """Drops everything cached; returns False, and nothing has changed, while a lease is open."""
+        if self.leases:
+            return False
+        self._execute(self.tree.clear())
+        return True
+
+    def check(self) -> None:
+        """Raises AssertionError when any invariant of tree, pools, rows or leases is broken."""
+        check_cache(self)
+
+    def _make_room(self, num_tokens: int) -> bool:
+        available = self.available()
+        if num_tokens > available.full or num_tokens > available.sliding:
+            return False
+        demand = {"full": num_tokens - self.full.num_free_tokens}
+        if self.sliding_pool:
+            demand["sliding"] = num_tokens - self.sliding_pool.slots.num_free_tokens
+        if max(demand.values()) > 0:
+            self._execute(self.tree.evict(demand))
+        return True
+
+    def _insert(self, lease: Lease, token_ids: Int32, *, finished: bool) -> tuple[int, int]:
+        """Returns the end node and how many tokens of the row now belong to the tree."""
+        row = lease.row
+        assert len(token_ids) <= self.rows.reserved[row], "tokens without slots cannot be computed"
+        num_tokens = len(token_ids) - len(token_ids) % self.config.page_size
+        arrival = Arrival(
+            key=Key(token_ids, lease.key.extra_key, lease.key.cache_salt),
+            slots=self.table[row, :num_tokens],
+            num_shared=int(self.rows.shared[row]),
+            finished=finished,
+            priority=lease.priority,
+            marks={"sliding": int(self.rows.slid[row])},
+        )
+        inserted = self.tree.insert(arrival)
+        self._execute(inserted.actions)
+        return inserted.node_id, inserted.num_tokens
+
+    def _free_own(self, row: int, start: int) -> None:
+        pages = self.rows.own_slots(row, start) // np.int32(self.config.page_size)
+        if self.sliding_pool:
+            self.sliding_pool.free(pages)
+        self.full.free(pages)
+
+    def _unpin_passed(self, rows: Int32) -> None:
+        for row in rows.tolist():
+            lease = self.leases[row]
+            if self.sliding:
+                lease.receipt = self.tree.unlock_part(lease.receipt, self.sliding)
+            self.pins_sliding[row] = False
+
+    def _execute(self, actions: Actions) -> None:
+        size = self.config.page_size
+        for move in actions.moves:
+            assert self.sliding_pool is not None
+            self.sliding_pool.move(move.source, move.target)
+        if self.sliding_pool and "sliding" in actions.frees:
+            self.sliding_pool.free(pages_of(np.concatenate(actions.frees["sliding"]), size))
+        if "full" in actions.frees:
+            self.full.free(pages_of(np.concatenate(actions.frees["full"]), size))
+
+
+def _usage(slots: Slots, evictable: int) -> PoolUsage:
+    total, free = slots.num_tokens, slots.num_free_tokens
+    return PoolUsage(total, free, evictable, total - free - evictable)

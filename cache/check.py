@@ -1,0 +1,130 @@
+"""Every invariant of the cache, recomputed from nothing but its parts. For tests: the cost is the size of the cache."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corymb.cache.eviction import FULL
+from corymb.cache.key import TOKEN_BYTES
+from corymb.cache.node import Node
+from corymb.cache.slots import Int32, Slots, pages_of
+
+if TYPE_CHECKING:
+    from corymb.cache.cache import Cache
+    from corymb.cache.component import Component
+    from corymb.cache.tree import Tree
+
+
+def check_tree(tree: "Tree") -> None:
+    """Shape, values, locks, counters and victim heaps of a tree."""
+    nodes = list(_below(tree.root))
+    assert {node.id: node for node in [tree.root, *nodes]} == tree.nodes, "a node outside the tree, or unlisted"
+    assert tree.root.length == 0
+    assert not any(tree.root.locks), "the root needs no lock"
+    for node in nodes:
+        _check_shape(node, tree.page_size)
+        for component in tree.components:
+            component.check(node)
+    for component in tree.components:
+        _check_component(tree, component, nodes)
+
+
+def check_cache(cache: "Cache") -> None:
+    """The tree; then that every page of each pool is in exactly one place, and that rows and leases agree."""
+    check_tree(cache.tree)
+    _check_rows(cache)
+    nodes = list(_below(cache.tree.root))
+    size = cache.config.page_size
+    in_tree = [pages_of(_value(node, FULL), size) for node in nodes]
+    own = [cache.rows.own_slots(row, 0) // np.int32(size) for row in cache.leases]
+    _check_conserved("full", cache.full, [*in_tree, *own])
+    usage = cache.usage()["full"]
+    assert usage.leased == cache.tree.full.locked + sum(map(len, own)) * size, "full: leased tokens miscounted"
+    if cache.sliding is None or cache.sliding_pool is None:
+        return
+    index, twins = cache.sliding.index, cache.sliding_pool.twins
+    in_tree = [pages_of(_value(node, index), size) for node in nodes if node.values[index] is not None]
+    live = [pages[_positions(cache, row) >= cache.rows.slid[row]] for row, pages in zip(cache.leases, own, strict=True)]
+    owners = np.concatenate([*in_tree, *live, np.empty(0, np.int32)])
+    assert set(np.flatnonzero(twins).tolist()) == set(owners.tolist()), "twins live that nobody counts, or the reverse"
+    _check_conserved("sliding", cache.sliding_pool.slots, [twins[owners]])
+    usage = cache.usage()["sliding"]
+    assert usage.leased == cache.sliding.locked + sum(map(len, live)) * size, "sliding: leased tokens miscounted"
+
+
+def _below(node: Node) -> Iterator[Node]:
+    stack = list(node.children.values())
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += node.children.values()
+
+
+def _value(node: Node, index: int) -> Int32:
+    value = node.values[index]
+    assert value is not None
+    return value
+
+
+def _check_shape(node: Node, page_size: int) -> None:
+    parent = node.parent
+    assert parent is not None
+    assert parent.children[node.edge] is node, "filed under another name"
+    first = node.tokens[: page_size * TOKEN_BYTES]
+    name = node.edge[1] if isinstance(node.edge, tuple) else node.edge
+    assert isinstance(node.edge, tuple) == (parent.parent is None), "namespaces part below the root and nowhere else"
+    assert name == first, "named after other tokens"
+    assert node.start == parent.stop
+    assert node.length > 0
+    assert node.length % page_size == 0
+    assert node.length * TOKEN_BYTES == len(node.tokens)
+
+
+def _check_component(tree: "Tree", component: "Component", nodes: list[Node]) -> None:
+    index, name = component.index, component.name
+    locks: Counter[int] = Counter()
+    for receipt in tree.receipts.values():
+        mark = receipt.marks[index]
+        if mark is not None:
+            locks.update(node.id for node in component.covered(tree.nodes[receipt.node_id], mark))
+    for node in nodes:
+        assert node.locks[index] == locks[node.id], f"{name}: locks and open receipts disagree at node {node.id}"
+        assert node.queued[index] or not component.is_victim(node), f"{name}: a victim is not listed"
+    queued = component.victims.nodes()
+    assert len({node.id for node in queued}) == len(queued), f"{name}: listed twice"
+    assert all(node.queued[index] for node in queued)
+    assert sum(node.queued[index] for node in nodes) == sum(node.parent is not None for node in queued)
+    evictable = sum(component.size(node) for node in nodes if not node.locks[index])
+    locked = sum(component.size(node) for node in nodes if node.locks[index])
+    assert (component.evictable, component.locked) == (evictable, locked), f"{name}: counters are off"
+
+
+def _check_rows(cache: "Cache") -> None:
+    rows, size = cache.rows, cache.config.page_size
+    taken = [*rows.free, *cache.leases]
+    assert sorted(taken) == list(range(1, cache.config.num_rows)), "a row is lost, or has two owners"
+    assert len(cache.tree.receipts) == len(cache.leases), "a lock outlives its lease"
+    for row, lease in cache.leases.items():
+        shared = int(rows.shared[row])
+        assert not lease.closed
+        assert shared % size == 0
+        assert rows.slid[row] % size == 0
+        assert shared <= rows.reserved[row] <= cache.config.context_length
+        assert cache.tree.nodes[lease.receipt.node_id].stop == shared, "the lock ends elsewhere than the shared part"
+        path = cache.tree.slots(lease.receipt.node_id, 0)
+        assert np.array_equal(path, rows.table[row, :shared]), "the row and the tree name different slots"
+        assert cache.sliding is None or bool(cache.pins_sliding[row]) == (
+            shared > 0 and lease.receipt.marks[cache.sliding.index] is not None
+        )
+
+
+def _positions(cache: "Cache", row: int) -> Int32:
+    return np.arange(cache.rows.shared[row], cache.rows.reserved[row], cache.config.page_size, dtype=np.int32)
+
+
+def _check_conserved(name: str, pool: Slots, owned: list[Int32]) -> None:
+    pages = np.concatenate([*owned, pool.free_pages()])
+    pages.sort()
+    assert np.array_equal(pages, np.arange(1, pool.num_pages + 1)), f"{name}: a page is lost, or has two owners"

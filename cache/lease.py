@@ -1,0 +1,40 @@
+"""An open request's claim on the cache."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from corymb.cache.key import Key
+from corymb.cache.tree import Receipt
+
+if TYPE_CHECKING:
+    from corymb.cache.cache import Cache
+
+
+class Lease:
+    """Pins one path of the tree and owns a row and the slots reserved since. Ends once, by `Cache.close`; leaving it as
+    a context manager closes it, if still open, and keeps nothing."""
+
+    __slots__ = ("_cache", "closed", "key", "num_cached", "priority", "receipt", "row")
+
+    def __init__(self, cache: "Cache", row: int, key: Key, receipt: Receipt, *, num_cached: int, priority: int) -> None:
+        self._cache = cache
+        self.row = row
+        self.key = key  # the prompt's: only its namespace is read again
+        self.receipt = receipt
+        self.num_cached = num_cached  # tokens found in the tree at open
+        self.priority = priority
+        self.closed = False
+
+    @property
+    def num_reserved(self) -> int:
+        """Tokens that have slots: those found and those grown since."""
+        return 0 if self.closed else int(self._cache.rows.reserved[self.row])
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.closed:
+            self._cache.close(self, None)

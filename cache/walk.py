@@ -1,0 +1,46 @@
+"""From the root down along a key, changing nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from corymb.cache.component import Component
+from corymb.cache.key import TOKEN_BYTES, Edge, Namespace, common_tokens
+from corymb.cache.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Where a walk came to. A hit may end inside the last node of `path`, which must then be split there."""
+
+    path: list[Node]  # from below the root to the node in which the best hit ends
+    num_tokens: int  # best hit that every component accepts
+    num_full: int  # hit that the full component alone would give
+
+
+def edge_at(namespace: Namespace, tokens: bytes, at: int, page_bytes: int) -> Edge:
+    """Returns a child's name: its first page, below the root together with the namespace."""
+    page = tokens[at : at + page_bytes]
+    return page if at else (namespace, page)
+
+
+def walk(root: Node, namespace: Namespace, tokens: bytes, page_size: int, components: Sequence[Component]) -> Walk:
+    """Follows `tokens` as far as the tree has them. Every validator sees every node: some keep running lengths."""
+    validators = [component.validator() for component in components]
+    page_bytes = page_size * TOKEN_BYTES
+    path: list[Node] = []
+    at = num_best = best = 0
+    node = root
+    while at < len(tokens):
+        child = node.children.get(edge_at(namespace, tokens, at, page_bytes))
+        if child is None:
+            break
+        count = common_tokens(child.tokens, tokens, at, page_size)
+        path.append(child)
+        at += count * TOKEN_BYTES
+        verdicts = [validator(child, count) for validator in validators]
+        if all(verdicts):
+            best, num_best = at // TOKEN_BYTES, len(path)
+        if count < child.length:
+            break
+        node = child
+    return Walk(path[:num_best], best, at // TOKEN_BYTES)

@@ -1,0 +1,31 @@
+"""Fixtures for all tests."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def _load(name: str) -> ModuleType:
+    """Loads a module that lies beside this file: tests are not on the import path, where their folders would shadow."""
+    spec = importlib.util.spec_from_file_location(f"corymb_tests_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def servers() -> ModuleType:
+    """The module `tests/server.py`."""
+    return _load("server")
+
+
+@pytest.fixture(scope="session")
+def serving(servers: ModuleType):
+    """Starts a whole server: `with serving("corymb/tape", "--page-size", "16") as server: …`; see `tests/server.py`."""
+    return servers.serving
