@@ -38,7 +38,13 @@ def run(
         Outbox(address(sockets, SCHEDULER), bounded=False) as outbox,
         Inbox[ToMain](address(sockets, MAIN), ToMain) as inbox,
     ):
-        engine = Engine(outbox, metrics, model, heartbeat_timeout_s=config.runtime.heartbeat_timeout_s)
+        engine = Engine(
+            outbox,
+            metrics,
+            model,
+            heartbeat_timeout_s=config.runtime.heartbeat_timeout_s,
+            log_requests=config.http.log_requests,
+        )
         supervisor = Supervisor(
             config.runtime,
             children=children,

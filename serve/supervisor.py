@@ -43,6 +43,7 @@ class HttpServer(uvicorn.Server):
             timeout_graceful_shutdown=_FLUSH_S,
         )
         super().__init__(config)
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the timeline says when the server is up
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
