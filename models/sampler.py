@@ -81,5 +81,6 @@ class Sampler:
             top_k=place(settings.top_k[rows]),
             top_p=place(settings.top_p[rows]),
             min_p=place(settings.min_p[rows]),
+            any_min_p=bool(settings.min_p[rows].any()),
             keys=place(row_keys(settings.seeds[rows], num_outputs)),
         )
