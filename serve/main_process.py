@@ -7,7 +7,7 @@ from pathlib import Path
 from socket import AF_INET6, socket
 
 import uvloop
-from uvicorn._types import ASGIApplication
+from starlette.types import ASGIApp
 
 from corymb.scheduler.messages import ToMain
 from corymb.serve.children import Children
@@ -18,7 +18,7 @@ from corymb.serve.supervisor import Supervisor
 from corymb.serve.timeline import Timeline
 from corymb.serve.transport import MAIN, SCHEDULER, Inbox, Outbox, address
 
-MakeApp = Callable[[Engine, Metrics], ASGIApplication]
+MakeApp = Callable[[Engine, Metrics], ASGIApp]
 
 
 def run(

@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -47,3 +48,12 @@ def smollm2(checkpoints: ModuleType) -> Path:
 def gemma3(checkpoints: ModuleType) -> Path:
     """The folder of Gemma 3 270M; for tests marked `weights`."""
     return checkpoints.gemma3()
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """The path of Prometheus' checker."""
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    return found
