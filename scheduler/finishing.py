@@ -1,0 +1,47 @@
+"""When a request is over."""
+
+from corymb.scheduler.messages import Finish
+from corymb.scheduler.request import Request
+
+ABORTED = Finish("abort", message="The request was aborted.")
+STOPPED = Finish("stop")  # the detokenizer found a stop string and has told the client which
+
+
+def finish_after(request: Request, token_id: int) -> Finish | None:
+    """Judges a request whose output now ends with `token_id`; None: it goes on.
+
+    Inside the first `min_new_tokens` no token ends it. A stop token wins over the length limit when both hold.
+    """
+    num_outputs = len(request.output_ids)
+    if token_id in request.stop_ids and num_outputs > request.sampling.min_new_tokens:
+        return Finish("stop", matched=token_id)
+    if num_outputs >= request.sampling.max_new_tokens:
+        return Finish("length")
+    return None
+
+
+def queue_full(limit: int) -> Finish:
+    """The queue has no place left."""
+    message = f"The server is busy: {limit:,} requests are waiting (--max-queued-requests). Try again later."
+    return Finish("error", message=message, status=503, code="queue_full")
+
+
+def queue_timeout(limit_s: float) -> Finish:
+    """It waited too long for its first step."""
+    message = f"queue timeout: no capacity within {limit_s:g} s (--queue-timeout). Try again later."
+    return Finish("error", message=message, status=503, code="queue_timeout")
+
+
+def too_large(num_tokens: int, capacity: int) -> Finish:
+    """It does not fit into the pools even alone."""
+    message = (
+        f"The request has reached {num_tokens:,} tokens, more than this server's KV pool of {capacity:,} tokens can "
+        "hold. Shorten the prompt or lower max_tokens, or start the server with a larger --max-total-tokens."
+    )
+    return Finish("error", message=message, status=400, code="kv_pool_too_small")
+
+
+def unusable(reason: str) -> Finish:
+    """Its logits are not numbers."""
+    message = f"The model's output for this request is unusable: {reason}"
+    return Finish("error", message=message, status=500, code="unusable_output")

@@ -1,0 +1,145 @@
+"""Admission: takes waiting requests into the step, in order, while the budget lasts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from corymb.cache.lease import Lease
+from corymb.scheduler.admission import OUTPUT_CLIP, Ask, Budget, Free, Stop, survives
+from corymb.scheduler.finishing import too_large
+from corymb.scheduler.ledger import Ledger
+from corymb.scheduler.parts import Piece
+from corymb.scheduler.plan import Int32, Opened
+from corymb.scheduler.pushing import Pushing
+from corymb.scheduler.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Admitted by the budget; its slots are not reserved yet, and it still stands in the queue."""
+
+    request: Request
+    lease: Lease
+    width: int
+
+
+def narrower(start: int, width: int, page_size: int) -> int:
+    """Half of `width` or less, at least a page, so that start + width ends a page; 0 when it cannot shrink."""
+    if width <= page_size:
+        return 0
+    return max((start + width // 2) // page_size * page_size - start, page_size)
+
+
+def ask_of(request: Request, start: int, survives: bool | None = None) -> Ask:
+    """What `request` needs when `start` of its tokens are cached."""
+    left = request.sampling.max_new_tokens - len(request.output_ids)
+    return Ask(start, len(request.token_ids) - start, min(left, OUTPUT_CLIP), survives)
+
+
+class Intake:
+    """Opens leases for waiting requests, judges them by the budget, reserves their slots and seats them."""
+
+    def __init__(
+        self, ledger: Ledger, pushing: Pushing | None, *, force_miss: bool, clock: Callable[[], float]
+    ) -> None:
+        """`pushing`: None where no request may push another back; `clock`: the one that arrival times are read from."""
+        self._ledger = ledger
+        self._cache = ledger.cache
+        self._pushing = pushing
+        self._force_miss = force_miss
+        self._clock = clock
+        self._candidates: list[Candidate] = []
+
+    def admit(self, arranged: Sequence[Request], budget: Budget, *, step: int) -> list[Piece]:
+        """The first pieces of the requests that got in; they have left the queue."""
+        self._candidates = []
+        stop: Stop | None = None
+        for request in arranged:
+            if not self._ledger.is_settled(request):
+                continue  # retracted a moment ago: its last token is still on the way
+            stop = self._try(request, budget)
+            if stop is Stop.MEMORY and self._pushing is not None:
+                ask = ask_of(request, self._cache.match(request.key, self._limit(request)))
+                if self._pushing.push_for(request, budget.shortfall(ask, self._free()), budget):
+                    stop = self._try(request, budget)
+            if stop is not None:
+                break
+        num_candidates = len(self._candidates)
+        pieces = self._reserve()
+        if stop is Stop.MEMORY or len(pieces) < num_candidates:
+            self._ledger.full_since = step
+        return pieces
+
+    def _limit(self, request: Request) -> int:
+        return 0 if self._force_miss else request.hit_limit()
+
+    def _free(self) -> Free:
+        available = self._cache.available()
+        return Free(available.full, available.sliding)
+
+    def _try(self, request: Request, budget: Budget) -> Stop | None:
+        taken = self._ledger.num_seated + len(self._candidates)
+        if taken >= self._ledger.seats:
+            return Stop.MEMORY
+        lease = self._cache.open(request.key, self._limit(request), priority=request.priority)
+        if lease is None:
+            return Stop.MEMORY
+        # Read only now: locking the prefix has taken it out of what can be evicted.
+        free = self._free()
+        ask = ask_of(request, lease.num_cached, self._simulate(request, free.full))
+        verdict = budget.admit(ask, free, alone=taken == 0)
+        if isinstance(verdict, Stop):
+            self._cache.close(lease, None)
+            return verdict
+        self._candidates.append(Candidate(request, lease, verdict))
+        return None
+
+    def _simulate(self, request: Request, free: int) -> bool | None:
+        """Where nothing is cached and EOS is ignored, the future is known well enough to play it through."""
+        if self._cache.config.enable_prefix_cache or not request.sampling.ignore_eos:
+            return None
+        rows = self._ledger.rows
+        running = self._ledger.running.everyone().rows
+        waiting = [*(each.request for each in self._candidates), request]
+        left = [each.sampling.max_new_tokens - len(each.output_ids) for each in waiting]
+        sizes = [len(each.token_ids) for each in waiting]
+        left += (rows.max_new[running] - rows.outputs[running]).tolist()
+        occupied = sizes + rows.computed[running].tolist()
+        return survives(free - sum(sizes), left, occupied)
+
+    def _reserve(self) -> list[Piece]:
+        """Slots for the candidates; those that do not fit after all, latest first, stay in the queue."""
+        while self._candidates:
+            rows = np.array([each.lease.row for each in self._candidates], np.int32)
+            widths = np.array([each.width for each in self._candidates], np.int32)
+            slots = self._cache.grow(rows, widths)
+            if slots is not None:
+                return self._seat(np.split(slots, np.cumsum(widths)[:-1]))
+            self._narrow_or_drop()
+        return []
+
+    def _narrow_or_drop(self) -> None:
+        last = self._candidates.pop()
+        if self._candidates or self._ledger.num_seated:
+            self._cache.close(last.lease, None)
+            return
+        # Alone: it will never have more room, so only a shorter chunk can help.
+        width = narrower(last.lease.num_cached, last.width, self._cache.config.page_size)
+        if width:
+            self._candidates.append(Candidate(last.request, last.lease, width))
+            return
+        self._cache.close(last.lease, None)
+        capacity = self._cache.usage()["full"].total
+        self._ledger.end(last.request, too_large(len(last.request.token_ids), capacity), keep=False)
+
+    def _seat(self, slots: Sequence[Int32]) -> list[Piece]:
+        now_s = self._clock()
+        pieces = []
+        for each, own in zip(self._candidates, slots, strict=True):
+            request, lease = each.request, each.lease
+            self._ledger.seat(request, lease, now_s=now_s)
+            outputs = np.array(request.output_ids, np.int32)
+            opened = Opened(lease.row, request.prompt_ids, outputs, request.sampling, request.logprobs)
+            pieces.append(Piece(request, lease.row, lease.num_cached, each.width, own, opened))
+        return pieces

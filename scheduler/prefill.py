@@ -1,0 +1,142 @@
+"""The known tokens' share of a step: the chunk in progress, then whom the queue sends."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from corymb.scheduler.admission import NO_LIMIT, OUTPUT_CLIP, Budget, ceil_page
+from corymb.scheduler.config import SchedulerConfig
+from corymb.scheduler.finishing import too_large
+from corymb.scheduler.intake import Intake, narrower
+from corymb.scheduler.ledger import Ledger
+from corymb.scheduler.lineup import Arranged, Lineup
+from corymb.scheduler.order import cap_chunk
+from corymb.scheduler.parts import Part, Piece, prefill_part
+from corymb.scheduler.ratio import NewTokenRatio
+from corymb.scheduler.request import Request
+from corymb.scheduler.tally import Tally
+
+RETRY_STEPS = 32  # the ratio falls as steps pass, so a queue that did not fit is looked at again
+
+
+class Prefill:
+    """Gathers pieces of prompts, and of what retracted requests had produced."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: SchedulerConfig,
+        *,
+        lineup: Lineup,
+        intake: Intake,
+        ratio: NewTokenRatio,
+        tally: Tally,
+    ) -> None:
+        """`intake` admits in the order of `lineup`."""
+        self._ledger = ledger
+        self._config = config
+        self._lineup = lineup
+        self._intake = intake
+        self._ratio = ratio
+        self._tally = tally
+        self._page = ledger.cache.config.page_size
+        self._window = ledger.cache.config.sliding_window if ledger.cache.config.num_sliding_tokens else 0
+        self._most = self._most_at_once()
+        size = config.chunked_prefill_size
+        # A chunk ends a page, so one that is smaller than a page would never end.
+        self._chunk_size = None if size is None else ceil_page(min(size, config.max_prefill_tokens), self._page)
+
+    def gather(self, step: int, *, num_decode: int, may_admit: bool) -> list[Piece]:
+        """The step's pieces, slots reserved. `num_decode`: rows that decode in the same step."""
+        if self._ledger.chunk is None and not (may_admit and self._may_try(step)):
+            return []
+        budget = self._budget(num_decode)
+        arranged: Arranged | None = None
+        pieces = []
+        if self._ledger.chunk is not None:
+            if self._config.schedule_policy == "shortest-prefill-first" and len(self._ledger.queue):
+                arranged = self._arrange()
+            piece = self._continue_chunk(self._ledger.chunk, budget, arranged)
+            if piece is None:
+                return []  # nobody may overtake it to the memory that it waits for
+            pieces.append(piece)
+        if may_admit and self._may_try(step):
+            arranged = arranged or self._arrange()
+            pieces += self._intake.admit(arranged.requests, budget, step=step)
+        return pieces
+
+    def part(self, pieces: Sequence[Piece]) -> Part:
+        """Plans the pieces; requests whose last known token is among them run from the next step on."""
+        part = prefill_part(pieces, self._ledger.rows)
+        for piece in pieces:
+            self._ledger.rows.computed[piece.row] = piece.start + piece.width
+            self._tally.num_prefill_tokens += piece.width
+            if piece.opened is not None:
+                self._tally.num_cached_tokens += piece.start
+            if piece.is_last:
+                self._ledger.run(piece.request)
+            else:
+                self._ledger.cut(piece.request)
+        self._ledger.rows.outputs[part.rows[part.samples]] += 1
+        return part
+
+    def _may_try(self, step: int) -> bool:
+        if not len(self._ledger.queue):
+            return False
+        full_since = self._ledger.full_since
+        return full_since is None or step - full_since >= RETRY_STEPS or not self._ledger.num_seated
+
+    def _arrange(self) -> Arranged:
+        running = [each.routing_key for each in self._ledger.running]
+        return self._lineup.arrange(list(self._ledger.queue), running, self._tally.num_prefill_tokens)
+
+    def _budget(self, num_decode: int) -> Budget:
+        chunk = None if self._chunk_size is None else max(self._chunk_size - num_decode, self._page)
+        prefill = self._config.max_prefill_tokens - num_decode
+        budget = Budget(page_size=self._page, chunk=chunk, prefill=prefill, window=self._window, most=self._most)
+        running = self._ledger.running
+        growth = running.sliding_growth(self._window) if self._window else 0
+        budget.reserve(full=running.output_room() * self._ratio.value, sliding=growth)
+        return budget
+
+    def _continue_chunk(self, request: Request, budget: Budget, arranged: Arranged | None) -> Piece | None:
+        assert request.lease is not None
+        row = request.lease.row
+        start = int(self._ledger.rows.computed[row])
+        left = len(request.token_ids) - start
+        width = self._chunk_width(start, left, budget, arranged)
+        rows = np.array([row], np.int32)
+        if self._window:
+            self._ledger.cache.slide(rows, np.array([start], np.int32))
+        slots = self._ledger.cache.grow(rows, np.array([width], np.int32))
+        while slots is None:
+            # Others will give memory back, so a chunk that does not fit now waits; alone, it can only shrink.
+            width = narrower(start, width, self._page) if self._ledger.num_seated == 1 else 0
+            if width == 0:
+                break
+            slots = self._ledger.cache.grow(rows, np.array([width], np.int32))
+        if slots is None:
+            self._give_up_if_alone(request)
+            return None
+        room = min(request.sampling.max_new_tokens - len(request.output_ids), OUTPUT_CLIP)
+        budget.continue_chunk(width, left=left - width, output_room=room)
+        return Piece(request, row, start, width, slots, None)
+
+    def _chunk_width(self, start: int, left: int, budget: Budget, arranged: Arranged | None) -> int:
+        limit = self._most if budget.chunk_left is None else min(budget.chunk_left, self._most)
+        if arranged is not None and arranged.uncached is not None:
+            limit = cap_chunk(left, limit, self._page, arranged.uncached)
+        return left if left <= limit else (start + limit) // self._page * self._page - start
+
+    def _most_at_once(self) -> int:
+        """A step's new tokens of one request need sliding slots beside the window that they look back on."""
+        if not self._window:
+            return NO_LIMIT
+        total = self._ledger.cache.usage()["sliding"].total
+        return max((total - self._window) // self._page - 2, 1) * self._page
+
+    def _give_up_if_alone(self, request: Request) -> None:
+        if self._ledger.num_seated > 1:
+            return
+        capacity = self._ledger.cache.usage()["full"].total
+        self._ledger.end(request, too_large(len(request.token_ids), capacity), keep=False)

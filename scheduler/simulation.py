@@ -1,0 +1,183 @@
+"""A runner without a device, for tests and measurements of everything around it.
+
+Its tokens are hashes of what it reads back through the page table and simulated pools, so a wrong slot, order, offset
+or stale entry changes them. Steps run only when their results are read: a plan that changes after its launch shows.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corymb.cache.config import CacheConfig
+from corymb.scheduler.messages import Logprob, Sampling
+from corymb.scheduler.plan import LAST_SAMPLED, Int32, Opened, Sampled, StepPlan
+
+Int64 = NDArray[np.int64]
+
+PRIME = 65_521
+SPREAD = 40_503
+ALPHABET = 26
+FIRST = 97  # "a"
+
+
+def fingerprint(token_ids: Sequence[int] | Int32) -> Int64:
+    """What a slot keeps of its token."""
+    return np.asarray(token_ids, np.int64) * SPREAD % PRIME
+
+
+def weigh(kept: Int64, first_position: int = 0) -> int:
+    """A number that depends on what is kept and in which order."""
+    return int((np.arange(first_position + 1, first_position + 1 + len(kept)) * kept).sum() % PRIME)
+
+
+def choose(weight: int, sampling: Sampling, output_ids: Sequence[int], eos_ids: frozenset[int]) -> int:
+    """The token that follows, the model's and the sampler's part in one."""
+    weight += sampling.seed * 7_919 + len(output_ids) * 31
+    if sampling.frequency_penalty:
+        weight += sum(output_ids)
+    token_id = FIRST + (weight % PRIME >> 5) % ALPHABET
+    if len(output_ids) < sampling.min_new_tokens:
+        masked = eos_ids | frozenset(sampling.stop_token_ids)
+        while token_id in masked:
+            token_id = FIRST + (token_id - FIRST + 1) % ALPHABET
+    return token_id
+
+
+@dataclass(slots=True)
+class _Row:
+    opened: Opened
+    output_ids: list[int]
+
+
+class SimulatedResult:
+    """A launched step."""
+
+    def __init__(self, runner: "SimulatedRunner", step: int) -> None:
+        """Belongs to `runner`."""
+        self._runner = runner
+        self._step = step
+
+    def wait(self) -> Sampled:
+        """Runs the steps up to this one."""
+        return self._runner.finish(self._step)
+
+
+class SimulatedRunner:
+    """Owns what a real runner would keep on its device: pools, page table, sliding map, last tokens."""
+
+    def __init__(
+        self, cache: CacheConfig, eos_ids: frozenset[int] = frozenset(), *, broken: frozenset[int] = frozenset()
+    ) -> None:
+        """A row whose newest token is in `broken` reports unusable logits."""
+        random = np.random.default_rng(0)
+        self._window = cache.sliding_window if cache.num_sliding_tokens else 0
+        self._eos_ids = eos_ids
+        self._broken = broken
+        # Poison: what nobody wrote must not read as zero.
+        self._full = random.integers(1, PRIME, cache.num_full_tokens)
+        self._sliding = random.integers(1, PRIME, max(cache.num_sliding_tokens, 1))
+        self._map = np.zeros(cache.num_full_tokens, np.int32)
+        self._table = np.zeros((cache.num_rows, cache.context_length), np.int32)
+        self._last_sampled = np.full(cache.num_rows, -1, np.int32)
+        self._rows: dict[int, _Row] = {}
+        self._queued: deque[StepPlan] = deque()
+        self._sampled: dict[int, Sampled] = {}
+
+    def launch(self, plan: StepPlan) -> SimulatedResult:
+        """Queues a step."""
+        self._queued.append(plan)
+        return SimulatedResult(self, plan.step)
+
+    def close(self) -> None:
+        """Runs what is queued."""
+        while self._queued:
+            self._run(self._queued.popleft())
+
+    def finish(self, step: int) -> Sampled:
+        """Runs the queue up to `step` and hands out its samples, once."""
+        while step not in self._sampled:
+            self._run(self._queued.popleft())
+        return self._sampled.pop(step)
+
+    def _run(self, plan: StepPlan) -> None:
+        assert len(set(plan.rows.tolist())) == plan.num_rows, "a row takes part twice"
+        self._follow(plan)
+        offsets = np.concatenate(([0], np.cumsum(plan.widths)))
+        assert offsets[-1] == plan.num_tokens == len(plan.slots)
+        self._store(plan, offsets)
+        token_ids, sampled = [], Sampled(np.empty(0, np.int32), plan.samples.astype(np.int32), 0.0)
+        for index, row in enumerate(plan.rows.tolist()):
+            self._score_prompt(plan, index, sampled)
+            if plan.samples[index]:
+                token_ids.append(self._sample(plan, index, row, sampled))
+        done = Sampled(
+            np.array(token_ids, np.int32),
+            sampled.counts,
+            0.0,
+            sampled.logprobs,
+            sampled.prompt_logprobs,
+            sampled.errors,
+        )
+        self._sampled[plan.step] = done
+
+    def _follow(self, plan: StepPlan) -> None:
+        for opened in plan.opened:
+            self._rows[opened.row] = _Row(opened, opened.output_ids.tolist())
+            self._last_sampled[opened.row] = -1
+        self._table[plan.table.rows, plan.table.positions] = plan.table.slots
+        if plan.sliding is not None:
+            self._map[plan.sliding.full] = plan.sliding.sliding
+
+    def _store(self, plan: StepPlan, offsets: Int64) -> None:
+        assert len(np.unique(plan.slots)) == len(plan.slots), "two tokens share a slot"
+        assert (plan.slots > 0).all(), "slot 0 is padding"
+        token_ids = plan.token_ids.copy()
+        firsts = offsets[:-1]
+        relayed = token_ids[firsts] == LAST_SAMPLED
+        token_ids[firsts[relayed]] = self._last_sampled[plan.rows[relayed]]
+        assert (token_ids >= 0).all(), "a row has no last token to continue from"
+        rows = np.repeat(plan.rows, plan.widths)
+        positions = np.arange(len(rows)) - np.repeat(firsts - plan.starts, plan.widths)
+        self._table[rows, positions] = plan.slots
+        self._full[plan.slots] = fingerprint(token_ids)
+        if self._window:
+            twins = self._map[plan.slots]
+            assert (twins > 0).all(), "a new token has no sliding slot"
+            self._sliding[twins] = fingerprint(token_ids)
+
+    def _weight(self, row: int, length: int) -> int:
+        slots = self._table[row, :length]
+        weight = weigh(self._full[slots])
+        if self._window:
+            start = max(length - self._window, 0)
+            twins = self._map[slots[start:]]
+            assert (twins > 0).all(), "a token inside the window has no sliding slot"
+            weight += weigh(self._sliding[twins], start)
+        return weight
+
+    def _score_prompt(self, plan: StepPlan, index: int, sampled: Sampled) -> None:
+        if plan.prompt_logprobs_from is None:
+            return
+        row, start = int(plan.rows[index]), int(plan.starts[index])
+        prompt_ids = self._rows[row].opened.prompt_ids
+        first = start + int(plan.prompt_logprobs_from[index])
+        last = min(start + int(plan.widths[index]), len(prompt_ids) - 1)
+        scores = [Logprob(int(prompt_ids[at + 1]), -float(self._weight(row, at + 1))) for at in range(first, last)]
+        if scores:
+            sampled.prompt_logprobs[index] = scores
+
+    def _sample(self, plan: StepPlan, index: int, row: int, sampled: Sampled) -> int:
+        state, length = self._rows[row], int(plan.starts[index] + plan.widths[index])
+        assert plan.num_outputs[index] == len(state.output_ids), "output tokens were counted wrong"
+        weight = self._weight(row, length)
+        token_id = choose(weight, state.opened.sampling, state.output_ids, self._eos_ids)
+        state.output_ids.append(token_id)
+        self._last_sampled[row] = token_id
+        if state.opened.logprobs is not None:
+            sampled.logprobs[index] = [Logprob(token_id, -float(weight))]
+        if token_id in self._broken:
+            sampled.errors[index] = "simulated"
+        return token_id

@@ -1,0 +1,40 @@
+"""Counts what happens, for the metrics endpoint."""
+
+from collections import deque
+
+MAX_TIMES = 4096  # step times kept between two snapshots
+
+
+class Tally:
+    """Counters only grow; times are those since the last snapshot."""
+
+    def __init__(self) -> None:
+        """Starts at nothing."""
+        self.num_steps = 0
+        self.num_retractions = 0
+        self.num_preemptions = 0
+        self.num_prefill_tokens = 0  # computed; also the clock that hrrn ages requests by
+        self.num_cached_tokens = 0
+        self.num_generated_tokens = 0
+        self.num_aborted = 0
+        self._plan_s: deque[float] = deque(maxlen=MAX_TIMES)
+        self._commit_s: deque[float] = deque(maxlen=MAX_TIMES)
+        self._forward_s: deque[float] = deque(maxlen=MAX_TIMES)
+
+    def planned(self, seconds: float) -> None:
+        """A step was planned."""
+        self.num_steps += 1
+        self._plan_s.append(seconds)
+
+    def committed(self, seconds: float, forward_s: float) -> None:
+        """A step's results were processed."""
+        self._commit_s.append(seconds)
+        self._forward_s.append(forward_s)
+
+    def take_times(self) -> tuple[list[float], list[float], list[float]]:
+        """Planning, processing and forward times since the last call."""
+        times = list(self._plan_s), list(self._commit_s), list(self._forward_s)
+        self._plan_s.clear()
+        self._commit_s.clear()
+        self._forward_s.clear()
+        return times
