@@ -1,21 +1,13 @@
 """The tensors that hold keys and values: one pair a layer, in the full or in the sliding pool."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from corymb.cache.config import CacheConfig
 from corymb.kernels.attention import AttentionSpec, KVLayer
 from corymb.models.placement import Place
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBytes:
-    """What one token costs in each pool, over all its layers."""
-
-    full: int
-    sliding: int
+from corymb.models.sizing import TokenBytes
 
 
 def token_bytes(specs: Sequence[AttentionSpec], dtype: torch.dtype) -> TokenBytes:

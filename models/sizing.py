@@ -1,10 +1,9 @@
-"""How many tokens the pools hold: from what the operator asks for and what memory allows."""
+"""How many tokens the pools hold: from what the operator asks for and what memory allows. Imports no torch."""
 
 from dataclasses import dataclass
 
 from corymb.models.errors import ModelError
 from corymb.models.memory import Memory
-from corymb.models.pools import TokenBytes
 
 _MOST_REQUESTS = 32  # of full context length: more are seldom used, and a CPU cannot run more
 _DEFAULT_SHARE = 0.25  # of the memory that is available beside the weights
@@ -13,6 +12,14 @@ _LEAST_TOKENS = 512  # a server with less could not answer a common prompt
 
 class NotEnoughMemory(ModelError):
     """The model or its pools do not fit; the message says what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBytes:
+    """What one token costs in each pool, over all its layers."""
+
+    full: int
+    sliding: int
 
 
 @dataclass(frozen=True, slots=True)

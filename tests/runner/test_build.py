@@ -16,8 +16,8 @@ from corymb.models.build import Built, RunnerOptions, build
 from corymb.models.errors import ModelError, UnsupportedModel
 from corymb.models.memory import Memory, host_memory
 from corymb.models.placement import Place
-from corymb.models.pools import TokenBytes, allocate, token_bytes
-from corymb.models.sizing import NotEnoughMemory, PoolRequest, find_room, size_pools
+from corymb.models.pools import allocate, token_bytes
+from corymb.models.sizing import NotEnoughMemory, PoolRequest, TokenBytes, find_room, size_pools
 
 GIB = 1 << 30
 FULL = AttentionSpec(num_heads=8, num_kv_heads=2, head_dim=64, scale=0.125)
