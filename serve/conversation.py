@@ -7,8 +7,9 @@ from typing import Any
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import Field, boolean, refused
 from corymb.serve.messages import read_messages
-from corymb.serve.parts import TemplateError, TemplatePort
+from corymb.serve.parts import TemplatePort
 from corymb.serve.prompts import PromptEncoder
+from corymb.serve.sandbox import TemplateError
 
 _INLINE_CHARS = 16_384  # longer conversations are rendered in a thread
 _RESERVED = frozenset(

@@ -9,10 +9,6 @@ from corymb.serve.metrics import Metrics
 from corymb.serve.settings import HttpSettings
 
 
-class TemplateError(ValueError):
-    """A chat template refused the messages; the text is the template's own."""
-
-
 class TokenizerPort(Protocol):
     """Text to token ids and back."""
 

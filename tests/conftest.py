@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -29,3 +30,30 @@ def servers() -> ModuleType:
 def serving(servers: ModuleType):
     """Starts a whole server: `with serving("corymb/tape", "--page-size", "16") as server: …`; see `tests/server.py`."""
     return servers.serving
+
+
+@pytest.fixture(scope="session")
+def checkpoints() -> ModuleType:
+    """The module `tests/checkpoints.py`."""
+    return _load("checkpoints")
+
+
+@pytest.fixture(scope="session")
+def smollm2(checkpoints: ModuleType) -> Path:
+    """The folder of SmolLM2-135M-Instruct; for tests marked `weights`."""
+    return checkpoints.smollm2()
+
+
+@pytest.fixture(scope="session")
+def gemma3(checkpoints: ModuleType) -> Path:
+    """The folder of Gemma 3 270M; for tests marked `weights`."""
+    return checkpoints.gemma3()
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """The path of Prometheus' checker."""
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    return found

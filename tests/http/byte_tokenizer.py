@@ -39,7 +39,7 @@ class ChatMl:
     """The test models' chat template, in Python."""
 
     def render(self, messages, *, tools=None, add_generation_prompt=True, kwargs=None) -> str:
-        from corymb.serve.parts import TemplateError
+        from corymb.serve.sandbox import TemplateError
 
         if kwargs and kwargs.get("refuse"):
             raise TemplateError("refused as asked")
