@@ -27,6 +27,7 @@ from corymb.serve.transport import SCHEDULER, Inbox
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.1
+_KEEP_ALIVE_S = 65  # longer than clients' pools keep idle connections: they, not we, should close them
 _FLUSH_S = 3  # for answers that are on their way to slow clients when the server ends
 
 
@@ -39,6 +40,7 @@ class HttpServer(uvicorn.Server):
             http=LimitedHttpProtocol,
             ws="none",
             lifespan="off",
+            timeout_keep_alive=_KEEP_ALIVE_S,
             log_config=None,
             access_log=False,
             server_header=False,
