@@ -21,23 +21,29 @@ def row_keys(seeds: NDArray[np.uint64], indices: NDArray[np.int32]) -> NDArray[n
     return mixed.view(np.int32).reshape(-1, 2)
 
 
-def log_exponential(keys: Tensor, token_ids: Tensor) -> Tensor:
-    """Returns log E for standard exponential variates E, float32 [N, K], for keys [N, 2] and int32 ids [K] or [N, K].
+def exponential(keys: Tensor, token_ids: Tensor) -> Tensor:
+    """Returns standard exponential variates E > 0, float32 [N, K], for keys [N, 2] and int32 ids [K] or [N, K].
 
-    argmax(logits - log E) is then a sample of softmax(logits): an exponential race.
+    argmax(p / E) is then a sample of the distribution p: an exponential race.
     """
     bits = token_ids * _STRIDE + keys[:, :1]
-    bits ^= (bits >> 16).bitwise_and_(0xFFFF)  # the mask makes the shift a logical one
-    bits *= _FIRST
-    bits ^= (bits >> 15).bitwise_and_(0x1FFFF)
-    bits += keys[:, 1:]
-    bits *= _SECOND
-    bits ^= (bits >> 16).bitwise_and_(0xFFFF)
-    bits *= _FIRST
-    bits ^= (bits >> 15).bitwise_and_(0x1FFFF)
+    shifted = torch.empty_like(bits)
+    _mix(bits, shifted, 16)
+    bits.mul_(_FIRST)
+    _mix(bits, shifted, 15)
+    bits.add_(keys[:, 1:]).mul_(_SECOND)
+    _mix(bits, shifted, 16)
+    bits.mul_(_FIRST)
+    _mix(bits, shifted, 15)
     # Small u decide races, and float32 is finest there: 2^-32 is told from 2^-31.
     uniform = bits.bitwise_and_(0x7FFFFFFF).to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=_LARGEST)
-    return uniform.neg_().log1p_().neg_().log_()
+    return uniform.neg_().log1p_().neg_()
+
+
+def _mix(bits: Tensor, shifted: Tensor, count: int) -> None:
+    """bits ^= bits >> count, in place; the mask makes the shift a logical one."""
+    torch.bitwise_right_shift(bits, count, out=shifted)
+    bits.bitwise_xor_(shifted.bitwise_and_((1 << (32 - count)) - 1))
 
 
 def _mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

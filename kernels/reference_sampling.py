@@ -30,7 +30,7 @@ def choose(logits: Sequence[float], request: Request, key: tuple[int, int]) -> i
     if request.temperature == 0:
         return kept[0]
     best = edited[kept[0]]
-    return max(kept, key=lambda t: (edited[t] - best) / request.temperature - log_exponential(key, t))
+    return max(kept, key=lambda t: (edited[t] - best) / request.temperature - math.log(exponential(key, t)))
 
 
 def edit(logits: Sequence[float], request: Request) -> list[float]:
@@ -68,15 +68,15 @@ def row_key(seed: int, index: int) -> tuple[int, int]:
     return mixed & 0xFFFFFFFF, mixed >> 32
 
 
-def log_exponential(key: tuple[int, int], token_id: int) -> float:
-    """The logarithm of the token's standard exponential variate."""
+def exponential(key: tuple[int, int], token_id: int) -> float:
+    """The token's standard exponential variate."""
     bits = (token_id * 0x9E3779B1 + key[0]) & 0xFFFFFFFF
     bits = (bits ^ bits >> 16) * 0x7FEB352D & 0xFFFFFFFF
     bits = ((bits ^ bits >> 15) + key[1]) & 0xFFFFFFFF
     bits = bits * 0x846CA68B & 0xFFFFFFFF
     bits = (bits ^ bits >> 16) * 0x7FEB352D & 0xFFFFFFFF
     bits = (bits ^ bits >> 15) & 0x7FFFFFFF
-    return math.log(-math.log1p(-min((bits + 0.5) * 2.0**-31, 1 - 2.0**-24)))
+    return -math.log1p(-min((bits + 0.5) * 2.0**-31, 1 - 2.0**-24))
 
 
 def _nucleus(kept: list[int], weights: Mapping[int, float], top_p: float) -> list[int]:

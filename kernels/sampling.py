@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.kernels.noise import log_exponential
+from corymb.kernels.noise import exponential
 
-_NOTHING = float("-inf")
-_PREFIXES = (256, 4096)  # how many of the best logits are looked at before a whole vocabulary is sorted
+_PREFIXES = (64, 512, 4096)  # how many of the best logits are looked at before a whole vocabulary is sorted
+_BLOCK = 1 << 17  # logits; float32 and bits of so many fit the second-level caches of two cores
+_LARGE = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,18 @@ class Draws:
     top_p: Tensor  # float32, in (0, 1]
     min_p: Tensor  # float32, in [0, 1]
     keys: Tensor  # int32 [N, 2], from `noise.row_keys`
+    any_min_p: bool  # whether any min_p is above 0
 
-    def pick(self, index: Tensor) -> "Draws":
+    def pick(self, index: Tensor | slice) -> "Draws":
         """The draws of some rows."""
-        return Draws(self.temperature[index], self.top_k[index], self.top_p[index], self.min_p[index], self.keys[index])
+        return Draws(
+            temperature=self.temperature[index],
+            top_k=self.top_k[index],
+            top_p=self.top_p[index],
+            min_p=self.min_p[index],
+            keys=self.keys[index],
+            any_min_p=self.any_min_p,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +63,32 @@ def greedy(logits: Tensor) -> Choice:
 
 def draw(logits: Tensor, draws: Draws) -> Tensor:
     """Samples a token of every row [N, V] without top-k and top-p."""
-    scores = _scaled(logits, draws)
-    scores = scores.masked_fill_(scores < draws.min_p.log()[:, None], _NOTHING)
     every_id = torch.arange(logits.shape[1], dtype=torch.int32, device=logits.device)
-    return scores.sub_(log_exponential(draws.keys, every_id)).argmax(dim=1)
+    token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    for block in _blocks(logits):
+        some = draws.pick(block)
+        weights = _scaled(logits[block], some).softmax(dim=1)
+        if some.any_min_p:
+            weights *= weights >= some.min_p[:, None] * weights.amax(dim=1, keepdim=True)
+        token_ids[block] = weights.div_(exponential(some.keys, every_id)).argmax(dim=1)
+    return token_ids
 
 
 def draw_filtered(logits: Tensor, draws: Draws) -> Tensor:
     """Samples a token of every row [N, V] with top-k, top-p and min-p."""
-    scaled = _scaled(logits, draws)
-    token_ids = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    totals = _totals(logits, draws)
     pending = torch.arange(len(logits), device=logits.device)
     for size in (*_prefixes(logits), logits.shape[1]):
         some = draws.pick(pending)
-        ordered = best(scaled[pending], size)
-        kept = _num_kept(ordered.values, scaled[pending], some)
-        token_ids[pending] = _draw_ordered(ordered, kept, some)
-        pending = pending[~_complete(ordered.values, kept, logits.shape[1])]
-        if not len(pending):
-            break
+        ordered = best(logits if len(pending) == len(logits) else logits[pending], size)
+        weights = ((ordered.values - ordered.values[:, :1]) / some.temperature[:, None]).exp_()
+        kept = _num_kept(weights, totals[pending], some)
+        token_ids[pending] = _draw_ordered(ordered, weights, kept, some)
+        if size < logits.shape[1]:
+            pending = pending[~_complete(ordered.values, kept, some)]
+            if not len(pending):
+                break
     return token_ids
 
 
@@ -96,8 +112,14 @@ def exact_best(values: Tensor, size: int) -> Ordered:
 
 
 def _scaled(logits: Tensor, draws: Draws) -> Tensor:
-    """Logits over temperature, at most 0: no temperature overflows them."""
-    return (logits - logits.amax(dim=1, keepdim=True)).div_(draws.temperature[:, None])
+    """Logits over temperature, as a copy; finite for every temperature that counts as random."""
+    return logits.clamp(-_LARGE, _LARGE).div_(draws.temperature[:, None])
+
+
+def _blocks(logits: Tensor) -> list[slice]:
+    """Rows that are worked on at a time: on a CPU their intermediate results should stay in its caches."""
+    size = len(logits) if logits.is_cuda else max(1, _BLOCK // logits.shape[1])
+    return [slice(start, start + size) for start in range(0, len(logits), size)]
 
 
 def _prefixes(logits: Tensor) -> tuple[int, ...]:
@@ -107,27 +129,36 @@ def _prefixes(logits: Tensor) -> tuple[int, ...]:
     return tuple(size for size in _PREFIXES if 2 * size <= logits.shape[1])
 
 
-def _num_kept(values: Tensor, scaled: Tensor, draws: Draws) -> Tensor:
-    """How many of the ordered `values` [N, K] top-k and top-p keep, at least one."""
-    rank = torch.arange(values.shape[1], device=values.device)
-    top_k = torch.where(draws.top_k > 0, draws.top_k, scaled.shape[1])[:, None]
-    weights = values.exp().masked_fill_(rank >= top_k, 0.0)
-    everything = torch.where(draws.top_k > 0, weights.sum(dim=1), scaled.exp().sum(dim=1))
+def _totals(logits: Tensor, draws: Draws) -> Tensor:
+    """Σ exp((logit - best) / temperature) over the vocabulary, where top-p needs it: in rows without top-k."""
+    totals = torch.zeros(len(logits), device=logits.device)
+    for block in _blocks(logits):
+        some = draws.pick(block)
+        if logits.is_cuda or not bool((some.top_k > 0).all()):
+            below = logits[block] - logits[block].amax(dim=1, keepdim=True)
+            totals[block] = below.div_(some.temperature[:, None]).exp_().sum(dim=1)
+    return totals
+
+
+def _num_kept(weights: Tensor, totals: Tensor, draws: Draws) -> Tensor:
+    """How many of the best tokens, with ordered `weights` [N, K], top-k and top-p keep; at least one."""
+    rank = torch.arange(weights.shape[1], device=weights.device)
+    allowed = (rank < draws.top_k[:, None]) | (draws.top_k == 0)[:, None]
+    weights = weights * allowed
+    totals = torch.where(draws.top_k > 0, weights.sum(dim=1), totals)
     before = weights.cumsum(dim=1) - weights
-    inside = (before < (draws.top_p * everything)[:, None]) & (rank < top_k)
-    inside |= (draws.top_p >= 1.0)[:, None] & (rank < top_k)
-    return inside.sum(dim=1).clamp_(min=1)
+    inside = (before < (draws.top_p * totals)[:, None]) | (draws.top_p >= 1.0)[:, None]
+    return (inside & allowed).sum(dim=1).clamp_(min=1)
 
 
-def _complete(values: Tensor, kept: Tensor, vocab_size: int) -> Tensor:
-    """Whether no token outside the ordered `values` can belong to those kept."""
+def _complete(values: Tensor, kept: Tensor, draws: Draws) -> Tensor:
+    """Whether no token outside the ordered `values` [N, K] can belong to those kept."""
     last = values.gather(1, kept[:, None] - 1)[:, 0]
-    return (last > values[:, -1]) | (values.shape[1] == vocab_size)
+    return (last > values[:, -1]) & (draws.top_k < values.shape[1])  # else top-p has not seen all that top-k keeps
 
 
-def _draw_ordered(ordered: Ordered, kept: Tensor, draws: Draws) -> Tensor:
-    rank = torch.arange(ordered.values.shape[1], device=kept.device)
-    dropped = (rank >= kept[:, None]) | (ordered.values < draws.min_p.log()[:, None])
-    noise = log_exponential(draws.keys, ordered.token_ids.to(torch.int32))
-    winner = (ordered.values - noise).masked_fill_(dropped, _NOTHING).argmax(dim=1, keepdim=True)
+def _draw_ordered(ordered: Ordered, weights: Tensor, kept: Tensor, draws: Draws) -> Tensor:
+    rank = torch.arange(weights.shape[1], device=kept.device)
+    weights = weights * ((rank < kept[:, None]) & (weights >= draws.min_p[:, None]))
+    winner = (weights / exponential(draws.keys, ordered.token_ids.to(torch.int32))).argmax(dim=1, keepdim=True)
     return ordered.token_ids.gather(1, winner)[:, 0]

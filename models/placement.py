@@ -1,5 +1,6 @@
 """How arrays of the host reach the device, and device tensors that follow what the host writes."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +20,21 @@ class Place:
         """The array as a tensor of the device."""
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor of zeros."""
+        if self.device.type != "cpu":
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+        # numpy gets zero pages from the operating system, which cost neither memory nor time until they are written.
+        num_bytes = math.prod(shape) * dtype.itemsize
+        return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(dtype).view(shape)
+
 
 class Mirror:
     """Owns an int32 device tensor, at first zero, whose entries the host sets."""
 
     def __init__(self, shape: tuple[int, ...], place: Place) -> None:
         self._place = place
-        self.tensor = torch.zeros(shape, dtype=torch.int32, device=place.device)
+        self.tensor = place.zeros(shape, torch.int32)
         self._flat: Tensor = self.tensor.view(-1)
         self._host: NDArray[np.int32] | None = self._flat.numpy() if place.device.type == "cpu" else None
 

@@ -22,7 +22,7 @@ class Rows:
         self._table = Mirror((config.num_rows, config.context_length), place)
         self._sliding: Mirror | None = None
         if config.num_sliding_tokens:
-            self._sliding = Mirror((config.num_full_tokens + config.page_size,), place)
+            self._sliding = Mirror((config.num_full_tokens,), place)
         self.last_sampled = torch.zeros(config.num_rows, dtype=torch.int64, device=place.device)
         self.prompts: list[Int32] = [_NO_PROMPT] * config.num_rows
 

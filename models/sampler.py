@@ -41,7 +41,6 @@ class Sampler:
         self._edit(logits, rows, needs)
         choice = greedy(logits)
         self._draw(choice, logits, rows, num_outputs)
-        choice.token_ids.masked_fill_(~choice.usable, 0)
         if len(penalized):
             self._said.append(rows[penalized], choice.token_ids[self._place(penalized)])
         return choice
@@ -81,5 +80,6 @@ class Sampler:
             top_k=place(settings.top_k[rows]),
             top_p=place(settings.top_p[rows]),
             min_p=place(settings.min_p[rows]),
+            any_min_p=bool(settings.min_p[rows].any()),
             keys=place(row_keys(settings.seeds[rows], num_outputs)),
         )

@@ -152,8 +152,8 @@ def _key(flag: str, value: str | None, file: str | None, variable: str) -> str |
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{flag}-file: cannot read {file}: {_reason(error)}.") from error
     key = value if value is not None else os.environ.get(variable)
-    if key is not None and not key.strip():
-        raise ConfigError(f"The key for {flag} is empty; give one that is not, or leave it out.")
+    if key is not None and not (key and key.isascii() and key.isprintable() and key == key.strip()):
+        raise ConfigError(f"The key for {flag} must be printable ASCII without spaces around it, and not empty.")
     return key
 
 

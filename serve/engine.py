@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -22,6 +23,8 @@ from corymb.scheduler.messages import (
 )
 from corymb.serve.metrics import Metrics
 from corymb.serve.transport import Outbox
+
+logger = logging.getLogger(__name__)
 
 Action = Literal["flush_cache", "server_info", "abort_all"]
 State = Literal["starting", "ready", "draining", "failed"]
@@ -136,7 +139,15 @@ class Engine:
     ended here, while the scheduler still winds the old one down.
     """
 
-    def __init__(self, scheduler: Outbox, metrics: Metrics, info: ServedModel, *, heartbeat_timeout_s: float) -> None:
+    def __init__(
+        self,
+        scheduler: Outbox,
+        metrics: Metrics,
+        info: ServedModel,
+        *,
+        heartbeat_timeout_s: float,
+        log_requests: bool = False,
+    ) -> None:
         self.info = info
         self.state: State = "starting"
         self.stats: Stats | None = None
@@ -144,6 +155,7 @@ class Engine:
         self._scheduler = scheduler
         self._metrics = metrics
         self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._log_requests = log_requests
         self._streams: dict[str, Stream] = {}  # by wire rid
         self._rids: set[str] = set()
         self._replies: dict[str, asyncio.Future[Reply]] = {}
@@ -245,6 +257,8 @@ class Engine:
         del self._streams[stream.wire_rid]
         self._rids.discard(stream.rid)
         self._metrics.finished(text.finish.reason, now_s - stream.started_s)
+        if self._log_requests:
+            _log(stream, text, now_s)
         if isinstance(text.finish.matched, str):
             # The detokenizer saw a stop string; the scheduler does not know of it yet.
             self._scheduler.send(Abort(stream.wire_rid, stopped=True))
@@ -301,3 +315,17 @@ class Engine:
         """How long each process has been in one turn of its loop."""
         for name, (heard_s, beat) in self._beats.items():
             yield name, beat.step_age_s and beat.step_age_s + time.monotonic() - heard_s
+
+
+def _log(stream: Stream, text: Text, now_s: float) -> None:
+    """One line a request, without anything of its content."""
+    assert text.finish is not None
+    logger.info(
+        "%s: %s after %.3f s, prompt %d (cached %d), output %d",
+        stream.rid,
+        text.finish.reason,
+        now_s - stream.started_s,
+        text.num_prompt_tokens,
+        text.num_cached_tokens,
+        text.num_output_tokens,
+    )

@@ -46,6 +46,11 @@ class Failpoints:
         }
         self._steps = 0
 
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self._values)
+
     def at_start(self) -> None:
         """Called once, before the process reports that it is ready."""
         time.sleep(self._values.get("slow_start_s", 0.0))

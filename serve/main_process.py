@@ -7,7 +7,7 @@ from pathlib import Path
 from socket import AF_INET6, socket
 
 import uvloop
-from uvicorn._types import ASGIApplication
+from starlette.types import ASGIApp
 
 from corymb.scheduler.messages import ToMain
 from corymb.serve.children import Children
@@ -18,7 +18,7 @@ from corymb.serve.supervisor import Supervisor
 from corymb.serve.timeline import Timeline
 from corymb.serve.transport import MAIN, SCHEDULER, Inbox, Outbox, address
 
-MakeApp = Callable[[Engine, Metrics], ASGIApplication]
+MakeApp = Callable[[Engine, Metrics], ASGIApp]
 
 
 def run(
@@ -38,7 +38,13 @@ def run(
         Outbox(address(sockets, SCHEDULER), bounded=False) as outbox,
         Inbox[ToMain](address(sockets, MAIN), ToMain) as inbox,
     ):
-        engine = Engine(outbox, metrics, model, heartbeat_timeout_s=config.runtime.heartbeat_timeout_s)
+        engine = Engine(
+            outbox,
+            metrics,
+            model,
+            heartbeat_timeout_s=config.runtime.heartbeat_timeout_s,
+            log_requests=config.http.log_requests,
+        )
         supervisor = Supervisor(
             config.runtime,
             children=children,

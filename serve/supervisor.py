@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from socket import socket
 
 import uvicorn
-from uvicorn._types import ASGIApplication
+from starlette.types import ASGIApp
 
 from corymb.scheduler.messages import Failed, Heartbeat, Ready, Stage, Stats, Texts, ToMain
 from corymb.serve.children import Children
 from corymb.serve.config import RuntimeOptions
 from corymb.serve.engine import Engine, Info
+from corymb.serve.http_protocol import LimitedHttpProtocol
 from corymb.serve.metrics import Metrics
 from corymb.serve.timeline import Timeline
 from corymb.serve.transport import SCHEDULER, Inbox
@@ -32,17 +33,19 @@ _FLUSH_S = 3  # for answers that are on their way to slow clients when the serve
 class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers: signals are the supervisor's."""
 
-    def __init__(self, app: ASGIApplication) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=LimitedHttpProtocol,
             ws="none",
+            lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=_FLUSH_S,
         )
         super().__init__(config)
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the timeline says when the server is up
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -77,7 +80,7 @@ class Supervisor:
         self._status = 0
         self._forced = False
 
-    async def run(self, app: ASGIApplication, listener: socket) -> int:
+    async def run(self, app: ASGIApp, listener: socket) -> int:
         """Serves until the end; returns the exit status."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

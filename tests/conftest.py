@@ -1,11 +1,18 @@
-"""Fixtures for all tests."""
+"""Fixtures for all tests, and Hypothesis profiles: `everyday`, the same examples in every run, and `soak`."""
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
+
+# `pytest --hypothesis-profile=soak` draws new examples each time and prints how to replay a failure.
+settings.register_profile("everyday", deadline=None, derandomize=True, max_examples=120, stateful_step_count=50)
+settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5500, stateful_step_count=50)
+settings.load_profile("everyday")
 
 
 def _load(name: str) -> ModuleType:
@@ -47,3 +54,12 @@ def smollm2(checkpoints: ModuleType) -> Path:
 def gemma3(checkpoints: ModuleType) -> Path:
     """The folder of Gemma 3 270M; for tests marked `weights`."""
     return checkpoints.gemma3()
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """The path of Prometheus' checker."""
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    return found

@@ -33,7 +33,7 @@ def make_execution(model: Model, *, num_rows: int = 80, num_tokens: int = 8192, 
         context_length=1024,
     )
     place = Place(CPU)
-    pools = allocate(model.attention_specs, config, dtype=torch.float32, device=CPU)
+    pools = allocate(model.attention_specs, config, dtype=torch.float32, place=place)
     return Execution(model, NoAttention(), pools, Rows(config, place), Sampler(num_rows, EOS_IDS, place))
 
 
@@ -75,9 +75,9 @@ class Hand:
     """Makes plans. Slots are drawn in a shuffled order, so that no order can pass by accident."""
 
     def __init__(self, *, num_tokens: int = 8192, seed: int = 0, sliding: bool = False) -> None:
-        self._free = np.random.default_rng(seed).permutation(num_tokens).astype(np.int32) + 1
-        self._sliding_free = np.random.default_rng(seed + 1).permutation(num_tokens).astype(np.int32) + 1
-        self._sliding = sliding
+        self._free = np.random.default_rng(seed).permutation(num_tokens - 1).astype(np.int32) + 1
+        self._sliding_free = np.random.default_rng(seed + 1).permutation(num_tokens - 1).astype(np.int32) + 1
+        self.sliding = sliding
         self._step = 0
 
     def plan(self, parts: Sequence[Part | Running]) -> StepPlan:
@@ -114,7 +114,7 @@ class Hand:
         return sequence, left[: part.width] if len(left) else int32([LAST_SAMPLED])
 
     def _twins(self, slots: Int32) -> SlidingWrites | None:
-        if not self._sliding:
+        if not self.sliding:
             return None
         twins, self._sliding_free = np.split(self._sliding_free, [len(slots)])
         return SlidingWrites(slots, twins)

@@ -10,7 +10,7 @@ import torch
 from corymb.kernels import logit_edits
 from corymb.kernels import reference_sampling as reference
 from corymb.kernels.logit_edits import Entries, Penalties
-from corymb.kernels.noise import log_exponential, row_keys
+from corymb.kernels.noise import exponential, row_keys
 from corymb.kernels.reference_sampling import Request
 from corymb.kernels.sampling import Draws, best, draw, draw_filtered, exact_best, greedy
 
@@ -23,6 +23,7 @@ def make_draws(requests: list[Request], keys: np.ndarray) -> Draws:
         top_k=torch.tensor([one.top_k for one in requests]),
         top_p=torch.tensor([one.top_p for one in requests]),
         min_p=torch.tensor([one.min_p for one in requests]),
+        any_min_p=any(one.min_p > 0 for one in requests),
         keys=torch.from_numpy(keys),
     )
 
@@ -42,14 +43,14 @@ def test_keys_are_those_of_the_plain_version() -> None:
 def test_noise_is_that_of_the_plain_version() -> None:
     keys, plain = make_keys(6)
     token_ids = torch.tensor([0, 1, 2, 263, 49151, 262143], dtype=torch.int32)
-    noise = log_exponential(torch.from_numpy(keys), token_ids)
-    expected = [[reference.log_exponential(key, token_id) for token_id in token_ids.tolist()] for key in plain]
+    noise = exponential(torch.from_numpy(keys), token_ids)
+    expected = [[reference.exponential(key, token_id) for token_id in token_ids.tolist()] for key in plain]
     torch.testing.assert_close(noise, torch.tensor(expected), rtol=1e-5, atol=1e-5)
 
 
 def test_noise_is_exponential() -> None:
     keys, _ = make_keys(20)
-    variates = log_exponential(torch.from_numpy(keys), torch.arange(5000, dtype=torch.int32)).exp().flatten()
+    variates = exponential(torch.from_numpy(keys), torch.arange(5000, dtype=torch.int32)).flatten()
     edges = torch.tensor([-math.log(1 - i / 20) for i in range(1, 20)])
     counts = torch.bincount(torch.bucketize(variates, edges), minlength=20).double()
     expected = len(variates) / 20
