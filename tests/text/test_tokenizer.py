@@ -148,6 +148,14 @@ def test_fewest_tokens_tells_hopeless_texts_apart() -> None:
     assert byte_tokenizer().fewest_tokens("a" * 10_000_000) > 100_000
 
 
+def test_tokenizer_that_drops_spaces_promises_nothing(tmp_path: Path) -> None:
+    raw = marked(adds_space=False)
+    raw.normalizer = normalizers.Sequence([normalizers.Replace(tokenizers.Regex(" +"), " "), raw.normalizer])
+    tokenizer = load(raw, tmp_path)
+    text = "a" + " " * 1_000_000 + "b"
+    assert tokenizer.fewest_tokens(text) <= len(tokenizer.encode(text)) < 10
+
+
 def test_unknown_ids_leave_no_trace_in_memory() -> None:
     tokenizer = byte_tokenizer()
     for token_id in range(10_000, 20_000):
