@@ -38,8 +38,8 @@ class Sequences:
         sliding = torch.zeros(num_slots, dtype=torch.int32)
         sliding[1:] = torch.randperm(num_slots - 1, generator=generator).int() + 1
         kv = [
-            KVLayer(*(torch.full((num_slots, spec.num_kv_heads, spec.head_dim), torch.nan) for _ in range(2)))
-            for spec in specs
+            KVLayer(torch.full(shape, torch.nan), torch.full(shape, torch.nan))
+            for shape in ((num_slots, spec.num_kv_heads, spec.head_dim) for spec in specs)
         ]
         return Sequences(specs, kv, table, sliding, np.zeros(num_rows, np.int32))
 
