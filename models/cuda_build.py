@@ -10,7 +10,7 @@ from corymb.cache.config import CacheConfig
 from corymb.kernels.attention import Attention, AttentionSpec, GraphAttention
 from corymb.kernels.mixed_attention import MixedAttention
 from corymb.kernels.operations import Operations
-from corymb.kernels.select import Selected, Wish, has_flashinfer, select
+from corymb.kernels.select import Selected, UnavailableBackend, has_flashinfer, select
 from corymb.kernels.torch_attention import TorchAttention
 from corymb.kernels.triton_attention import Limits, TritonAttention
 from corymb.kernels.triton_jit import Launch, is_interpreted
@@ -19,7 +19,9 @@ from corymb.kernels.triton_sampling import TritonSampling
 from corymb.models.cuda_decode import Parts
 from corymb.models.cuda_device import CudaDevice, Device, HostDevice
 from corymb.models.cuda_graphs import tiers
+from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_runner import CudaRunner
+from corymb.models.errors import UnsupportedModel
 from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
@@ -30,14 +32,12 @@ HOPPER = (9, 0)
 INTERPRETED_SMS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class CudaOptions:
-    """What the operator may ask of a GPU's runner."""
-
-    attention: Wish = Wish()
-    graph_max_tokens: int = 256  # of a captured step; 0 captures none
-    max_step_tokens: int = 16384 + 512
-    early_launch: bool = True  # let a kernel's start overlap the end of the one before
+def make_parts(options: CudaOptions) -> "CudaParts":
+    """Looks at the GPU. Raises UnsupportedModel for back ends that cannot work there."""
+    try:
+        return CudaParts(options, make_device())
+    except UnavailableBackend as error:
+        raise UnsupportedModel(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,25 @@ class CudaParts:
         """What a model's layers are built with."""
         return TritonOperations(self.launch)
 
-    def runner(self, model: Model, config: CacheConfig, types: Types, *, eos_ids: frozenset[int]) -> CudaRunner:
+    @property
+    def detail(self) -> str:
+        """What was chosen, for the operator."""
+        selected = self.selected
+        graphs = f"graphs up to {self._options.graph_max_tokens}" if self._options.graph_max_tokens else "no graphs"
+        chosen = f"prefill {selected.prefill}, decode {selected.decode}, {graphs}"
+        return f"{chosen}. {selected.note}" if selected.note else chosen
+
+    def runner(
+        self,
+        model: Model,
+        config: CacheConfig,
+        dtype: torch.dtype,
+        pool_dtype: torch.dtype,
+        *,
+        eos_ids: frozenset[int],
+    ) -> CudaRunner:
         """Allocates the pools and captures the graphs."""
+        types = Types(dtype, pool_dtype)
         place, sampling = Place(self._device.device), TritonSampling(self.launch)
         parts = Parts(
             model=model,
