@@ -179,7 +179,7 @@ class Cache:
         """Drops everything cached; returns False, and nothing has changed, while a lease is open."""
         if self.leases:
             return False
-        self._execute(self.tree.clear())
+        self.execute(self.tree.clear())
         return True
 
     def check(self) -> None:
@@ -194,7 +194,7 @@ class Cache:
         if self.sliding_pool:
             demand["sliding"] = num_tokens - self.sliding_pool.slots.num_free_tokens
         if max(demand.values()) > 0:
-            self._execute(self.tree.evict(demand))
+            self.execute(self.tree.evict(demand))
         return True
 
     def _insert(self, lease: Lease, token_ids: Int32, *, finished: bool) -> tuple[int, int]:
@@ -211,7 +211,7 @@ class Cache:
             marks={"sliding": int(self.rows.slid[row])},
         )
         inserted = self.tree.insert(arrival)
-        self._execute(inserted.actions)
+        self.execute(inserted.actions)
         return inserted.node_id, inserted.num_tokens
 
     def _free_own(self, row: int, start: int) -> None:
@@ -227,7 +227,8 @@ class Cache:
                 lease.receipt = self.tree.unlock_part(lease.receipt, self.sliding)
             self.pins_sliding[row] = False
 
-    def _execute(self, actions: Actions) -> None:
+    def execute(self, actions: Actions) -> None:
+        """Does to the pools what the tree has decided."""
         size = self.config.page_size
         for move in actions.moves:
             assert self.sliding_pool is not None

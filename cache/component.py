@@ -21,7 +21,7 @@ from corymb.cache.node import Node
 from corymb.cache.slots import Int32
 from corymb.cache.victims import Rank, Victims
 
-Validator = Callable[[Node, int], bool]
+Validator = Callable[[Node, int], bool]  # a node and how many of its tokens match → may a hit end there?
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Component(ABC):
 
     # ── match ──
 
-    @abstractmethod
-    def validator(self) -> Validator:
-        """Returns a fresh function for one walk. Called with every node from the root down and how many of its tokens
-        match, it says whether a hit may end there. It must not assume that the node will be split there."""
+    def validator(self) -> Validator | None:
+        """Returns a fresh function for one walk, which is called with every node from the root down; None where every
+        node is a valid end. It must give the answer that it would give after a split where the match ends."""
+        return None
 
     def refresh(self, node: Node, stamp: int) -> None:
         """Marks what a sequence that ends at `node` makes recently used."""

@@ -102,3 +102,20 @@ class JoinedAttention(Attention, Protocol):
         """Does what `run` does with `heads` [T, num_heads + 2 num_kv_heads, head_dim], queries, keys and values as one
         product gives them, after `changes`. Overwrites heads."""
         ...
+
+
+class GraphAttention(JoinedAttention, Protocol):
+    """A back end whose `run_joined` may be captured in a CUDA graph and replayed after other plans."""
+
+    def plan_graph(self, layout: RaggedLayout) -> None:
+        """Plans, outside the graph, a step that a captured graph computes. The layout's tensors are those it was
+        captured with, and longer than the step: further rows have one token at slot 0 of row 0. Rows may be of any
+        width, as long as no back end or caller says less."""
+        ...
+
+
+def slots_of(layout: RaggedLayout, spec: AttentionSpec) -> Tensor:
+    """Where a layer's new keys and values go."""
+    slots = layout.slots if spec.window is None else layout.sliding_slots
+    assert slots is not None, "a layer with a window needs the sliding pool's slots"
+    return slots

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, HeadChanges, KVLayer, RaggedLayout
+from corymb.kernels.attention import AttentionSpec, HeadChanges, KVLayer, RaggedLayout, slots_of
 from corymb.kernels.triton_attend import attend_lanes
 from corymb.kernels.triton_jit import Launch, next_power_of_2
 from corymb.kernels.triton_operations import TritonOperations
@@ -63,7 +63,7 @@ class Lanes:
 
 
 class TritonAttention:
-    """Owns the plans' buffers. Implements `Attention`; every launch may be captured in a CUDA graph.
+    """Owns the plans' buffers. Implements `GraphAttention`; every launch may be captured in a CUDA graph.
 
     `deterministic` keeps each tile whole and of one variant, so that a token's output does not depend on its batch.
     """
@@ -90,26 +90,21 @@ class TritonAttention:
 
     def plan(self, layout: RaggedLayout) -> None:
         """Divides the step among lanes on the device. Only the tile variant is chosen on the host, from the widths."""
-        num_rows = layout.rows.shape[0]
-        if num_rows > self._limits.max_rows or layout.positions.shape[0] > self._limits.max_tokens:
-            raise ValueError(
-                f"a step of {num_rows} rows and {layout.positions.shape[0]} tokens is larger than this back end was "
-                f"made for ({self._limits.max_rows} rows, {self._limits.max_tokens} tokens)"
-            )
-        self._layout = layout
         most_tokens = int(layout.host_widths.max(initial=1))
-        for lanes in self._lanes.values():
-            lanes.wide = self._deterministic or not fits_narrow(lanes.spec, most_tokens)
-            self._plan_lanes(lanes, layout)
+        self._plan(layout, most_tokens)
+
+    def plan_graph(self, layout: RaggedLayout) -> None:
+        """Always narrow tiles: a graph has one variant of the kernel, right for rows of any width."""
+        self._plan(layout, 1)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Stores k and v, then attends."""
-        store(k, v, cache, self._slots(spec), launch=self._launch)
+        store(k, v, cache, slots_of(self._planned(), spec), launch=self._launch)
         return self.attend(q, spec, cache)
 
     def run_joined(self, heads: Tensor, changes: HeadChanges, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Changes the heads and stores keys and values in one launch, then attends."""
-        self._operations.prepare_heads(heads, changes, spec, cache, self._slots(spec))
+        self._operations.prepare_heads(heads, changes, spec, cache, slots_of(self._planned(), spec))
         return self.attend(heads[:, : spec.num_heads], spec, cache)
 
     def attend(self, q: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
@@ -161,15 +156,21 @@ class TritonAttention:
         )
         return out
 
-    def _slots(self, spec: AttentionSpec) -> Tensor:
-        layout = self._planned()
-        slots = layout.slots if spec.window is None else layout.sliding_slots
-        assert slots is not None, "a layer with a window needs the sliding pool's slots"
-        return slots
-
     def _planned(self) -> RaggedLayout:
         assert self._layout is not None, "plan comes before run"
         return self._layout
+
+    def _plan(self, layout: RaggedLayout, most_tokens: int) -> None:
+        num_rows, num_tokens = layout.rows.shape[0], layout.positions.shape[0]
+        if num_rows > self._limits.max_rows or num_tokens > self._limits.max_tokens:
+            raise ValueError(
+                f"a step of {num_rows} rows and {num_tokens} tokens is larger than this back end was made for "
+                f"({self._limits.max_rows} rows, {self._limits.max_tokens} tokens)"
+            )
+        self._layout = layout
+        for lanes in self._lanes.values():
+            lanes.wide = self._deterministic or not fits_narrow(lanes.spec, most_tokens)
+            self._plan_lanes(lanes, layout)
 
     def _plan_lanes(self, lanes: Lanes, layout: RaggedLayout) -> None:
         tiling = lanes.tiling

@@ -21,10 +21,11 @@ def convert_gguf(path: Path, folder: Path, on_progress: OnProgress = silent) -> 
     model = known_model(read_gguf(path))
     _check_space(model, folder)
     metadata = model.file.metadata
+    tokenizer = build_tokenizer(path, metadata)
     _write_json(folder / "config.json", config(model, weight_dtype(model)))
     _write_json(folder / "generation_config.json", generation_config(metadata))
     _write_json(folder / "tokenizer_config.json", tokenizer_config(path, metadata))
-    build_tokenizer(path, metadata).save(str(folder / "tokenizer.json"), pretty=False)
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     write_weights(model, folder / "model.safetensors", on_progress, f"Converting {path.name}")
 
 

@@ -46,20 +46,20 @@ class GgufModel:
     @property
     def num_kv_heads(self) -> int:
         """Key and value heads."""
-        return int(self.get("attention.head_count_kv", self.num_heads))
+        return self.number("attention.head_count_kv", self.num_heads)
 
     @property
     def head_dim(self) -> int:
         """Width of one head."""
-        return int(self.get("attention.key_length", self.number("embedding_length") // self.num_heads))
+        return self.number("attention.key_length", self.number("embedding_length") // max(self.num_heads, 1))
 
     def get(self, key: str, default: Any = None) -> Any:
         """The architecture's own value `key`."""
         return self.file.metadata.get(f"{self.architecture}.{key}", default)
 
-    def number(self, key: str) -> int:
-        """The architecture's own whole number `key`, which must be there."""
-        value = self.get(key)
+    def number(self, key: str, default: int | None = None) -> int:
+        """The architecture's own whole number `key`, which must be there if there is no default."""
+        value = self.get(key, default)
         if not isinstance(value, int):
             raise SourceError(
                 f"{self.file.path}: '{self.architecture}.{key}' should be one whole number, not {value!r}."

@@ -113,11 +113,7 @@ def _translate(model: GgufModel, tensor: GgufTensor) -> _Written:
     if name is None:
         raise SourceError(f"{model.file.path}: tensor {tensor.name} has no place in a {model.architecture} model.")
     dtype = _KEPT.get(tensor.format.name, "F32")
-    order = None
-    if model.rope_is_interleaved and ".attn_q." in tensor.name:
-        order = _half_order(tensor.shape, model.num_heads)
-    if model.rope_is_interleaved and ".attn_k." in tensor.name:
-        order = _half_order(tensor.shape, model.num_kv_heads)
+    order = _row_order(model, tensor) if model.rope_is_interleaved else None
     # llama.cpp stores Gemma's norm weights with the 1 added that the model adds when it runs.
     plus = -1.0 if model.is_gemma and name.endswith("norm.weight") else 0.0
     return _Written(name, dtype, tensor, order, plus)
@@ -136,10 +132,18 @@ def _new_name(name: str, *, norms_both_sides: bool) -> str | None:
     return f"model.layers.{layer}.{inner}.{kind}" if inner else None
 
 
-def _half_order(shape: tuple[int, ...], num_heads: int) -> npt.NDArray[np.int64]:
+def _row_order(model: GgufModel, tensor: GgufTensor) -> npt.NDArray[np.int64] | None:
     """Where each row of Hugging Face's order lies in llama.cpp's, which interleaves the two halves of a head."""
-    num_rows = shape[0]
-    return np.arange(num_rows).reshape(num_heads, num_rows // num_heads // 2, 2).swapaxes(1, 2).reshape(-1)
+    heads = {"attn_q": model.num_heads, "attn_k": model.num_kv_heads}
+    num_heads = next((number for name, number in heads.items() if f".{name}." in tensor.name), None)
+    if num_heads is None:
+        return None
+    num_rows = tensor.shape[0]
+    if num_rows != num_heads * model.head_dim or model.head_dim % 2:
+        raise SourceError(
+            f"{model.file.path}: {tensor.name} has {num_rows} rows, which are not {num_heads} whole heads."
+        )
+    return np.arange(num_rows).reshape(num_heads, model.head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
 
 
 def _header(written: Sequence[_Written]) -> bytes:

@@ -61,7 +61,7 @@ class _Vocabulary:
 def build_tokenizer(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that gives the ids which the model was trained with; raises SourceError for unknown kinds."""
     pieces = metadata.get("tokenizer.ggml.tokens")
-    if not pieces:
+    if not isinstance(pieces, list) or not pieces:
         raise SourceError(f"{path} has no vocabulary inside; take a GGUF file with one.")
     kinds = metadata.get("tokenizer.ggml.token_type")
     kinds = [int(_Kind.NORMAL)] * len(pieces) if kinds is None else kinds.tolist()
@@ -90,9 +90,9 @@ def tokenizer_config(path: Path, metadata: Mapping[str, Any]) -> Json:
 
 
 def _byte_level(vocabulary: _Vocabulary) -> Tokenizer:
-    merges = [tuple(merge.split(" ", 1)) for merge in vocabulary.get("merges", ())]
     kind = vocabulary.get("pre", "default")
     vocab = {piece: index for index, piece in enumerate(vocabulary.pieces)}
+    merges = _listed_merges(vocabulary, vocab)
     whole_words = kind in _LLAMA3  # a word that is a piece is never built from merges
     tokenizer = Tokenizer(BPE(vocab, merges, ignore_merges=whole_words))
     if kind in _QWEN:
@@ -101,6 +101,16 @@ def _byte_level(vocabulary: _Vocabulary) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_tokens(vocabulary.added(normalized=False))
     return tokenizer
+
+
+def _listed_merges(vocabulary: _Vocabulary, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    merges = []
+    for merge in vocabulary.get("merges", ()):
+        left, _, right = merge.partition(" ")
+        if not (left in vocab and right in vocab and left + right in vocab):
+            raise SourceError(f"{vocabulary.path} merges {merge!r}, which are no tokens of its vocabulary.")
+        merges.append((left, right))
+    return merges
 
 
 _GPT2 = frozenset({"default", "gpt-2", "gpt2", "phi-2", "jina-es", "jina-de"})

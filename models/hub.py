@@ -23,8 +23,8 @@ from corymb.models.errors import SourceError
 _log = logging.getLogger(__name__)
 _UNREACHABLE = (HTTPError, HfHubHTTPError, OfflineModeIsEnabled, OSError)
 _ANSWER_LIMIT_S = 20.0
-_SMALL = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-_OTHER_FORMATS = ("consolidated*", "*.bin.index.json")
+_ALLOWED = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
+_IGNORED = ["*/*", "consolidated*", "*.bin.index.json"]  # the same weights again, in forms for other programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ def fetch_repo(hub: Hub, repo: Repo, *, offline: bool = False) -> Path:
     listing = _list(hub, repo, offline=offline)
     if listing.files is None:
         return _from_cache(hub, repo, listing.why_not)
-    wanted = wanted_files(repo.id, listing.files)
+    check_files(repo.id, listing.files)
     try:
-        return _snapshot(hub, repo, wanted)
+        return _snapshot(hub, repo, offline=False)
     except _UNREACHABLE as error:
         raise SourceError(
             f"Fetching {repo} broke off ({_first_line(error)}); start again to go on from there."
@@ -84,24 +84,18 @@ def fetch_file(hub: Hub, repo: Repo, name: str, *, offline: bool = False) -> Pat
     return Path(path)
 
 
-def wanted_files(name: str, files: Sequence[str]) -> list[str]:
-    """Those files of a repository that serving it needs; raises SourceError when it has no usable weights."""
-    top = [file for file in files if "/" not in file and not _matches(file, _OTHER_FORMATS)]
-    weights = [file for file in top if file.endswith(".safetensors")]
-    if not weights:
-        raise SourceError(_no_weights(name, files))
-    return [*(file for file in top if _matches(file, _SMALL)), *weights]
-
-
-def _no_weights(name: str, files: Sequence[str]) -> str:
+def check_files(name: str, files: Sequence[str]) -> None:
+    """Raises SourceError when a repository or folder with these files has no weights that can be read."""
+    if any(file.endswith(".safetensors") and not _matches(file, _IGNORED) for file in files):
+        return
     packed = [file for file in files if file.endswith(".gguf")]
     if packed:
-        return f"{name} holds GGUF files: name the one to serve, for example '{name}/{packed[0]}'."
+        raise SourceError(f"{name} holds GGUF files: name the one to serve, for example '{name}/{packed[0]}'.")
     if any(file.endswith((".bin", ".pt", ".pth")) for file in files):
-        return (
+        raise SourceError(
             f"{name} has weights only as pickled files (.bin), which can run code; convert them to safetensors first."
         )
-    return f"{name} has no .safetensors weights, so it is no language model that can be served."
+    raise SourceError(f"{name} has no .safetensors weights, so it is no language model that can be served.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +119,23 @@ def _list(hub: Hub, repo: Repo, *, offline: bool) -> _Listing:
     return _Listing([file.rfilename for file in info.siblings or ()])
 
 
-def _snapshot(hub: Hub, repo: Repo, files: list[str] | None) -> Path:
+def _snapshot(hub: Hub, repo: Repo, *, offline: bool) -> Path:
     return Path(
         snapshot_download(
             repo.id,
             revision=repo.revision,
             cache_dir=hub.cache_dir,
             endpoint=hub.endpoint,
-            allow_patterns=files,
-            local_files_only=files is None,
+            allow_patterns=_ALLOWED,
+            ignore_patterns=_IGNORED,
+            local_files_only=offline,
         )
     )
 
 
 def _from_cache(hub: Hub, repo: Repo, why: Exception | None) -> Path:
     try:
-        folder = _snapshot(hub, repo, None)
+        folder = _snapshot(hub, repo, offline=True)
     except LocalEntryNotFoundError as error:
         raise SourceError(_absent(hub, repo, why)) from error
     if why is not None:
@@ -150,9 +145,7 @@ def _from_cache(hub: Hub, repo: Repo, why: Exception | None) -> Path:
 
 def _absent(hub: Hub, repo: Repo, why: Exception | None) -> str:
     if why is None:
-        return (
-            f"{repo} is not in the hub cache, and nothing is fetched while offline; fetch it once with the network on."
-        )
+        return f"{repo} is not in the hub cache as a whole, and --offline forbids to fetch it."
     place = hub.endpoint or "the hub"
     return f"{repo} is not in the hub cache and {place} cannot be reached ({_first_line(why)}); check the network."
 

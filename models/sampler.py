@@ -41,7 +41,6 @@ class Sampler:
         self._edit(logits, rows, needs)
         choice = greedy(logits)
         self._draw(choice, logits, rows, num_outputs)
-        choice.token_ids.masked_fill_(~choice.usable, 0)
         if len(penalized):
             self._said.append(rows[penalized], choice.token_ids[self._place(penalized)])
         return choice

@@ -37,10 +37,8 @@ class Sequences:
         table = scattered.view(num_rows, context_length).contiguous()
         sliding = torch.zeros(num_slots, dtype=torch.int32)
         sliding[1:] = torch.randperm(num_slots - 1, generator=generator).int() + 1
-        kv = [
-            KVLayer(*(torch.full((num_slots, spec.num_kv_heads, spec.head_dim), torch.nan) for _ in range(2)))
-            for spec in specs
-        ]
+        shapes = [(num_slots, spec.num_kv_heads, spec.head_dim) for spec in specs]
+        kv = [KVLayer(torch.full(shape, torch.nan), torch.full(shape, torch.nan)) for shape in shapes]
         return Sequences(specs, kv, table, sliding, np.zeros(num_rows, np.int32))
 
     def layout(self, rows: Sequence[int], widths: Sequence[int]) -> RaggedLayout:

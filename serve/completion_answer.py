@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from corymb.scheduler.messages import Text, TextLogprob
 from corymb.serve.answer import Choice, Head, encode, finish_json, joined
 from corymb.serve.logprobs import CompletionLogprobs
-from corymb.serve.parts import TokenizerPort
 from corymb.serve.prompts import Prompt
 from corymb.serve.sse import event
 from corymb.serve.stream_usage import StreamUsage
+from corymb.serve.tokenizer import Tokenizer
 from corymb.serve.usage import Usage
 
 
@@ -28,7 +28,7 @@ class CompletionAnswer:
     """Spells completions; with `echo`, each choice starts with its prompt."""
 
     def __init__(
-        self, head: Head, view: CompletionView, tokenizer: TokenizerPort, *, usage: Usage, stream_usage: StreamUsage
+        self, head: Head, view: CompletionView, tokenizer: Tokenizer, *, usage: Usage, stream_usage: StreamUsage
     ) -> None:
         self._head = head.json
         self._view = view

@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from corymb.serve.chat import ChatTemplate
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import Field, boolean, refused
 from corymb.serve.messages import read_messages
-from corymb.serve.parts import TemplatePort
 from corymb.serve.prompts import PromptEncoder
 from corymb.serve.sandbox import TemplateError
 
@@ -57,7 +57,7 @@ class Rendered:
 class Conversation:
     """Renders and tokenises conversations."""
 
-    def __init__(self, template: TemplatePort | None, encoder: PromptEncoder) -> None:
+    def __init__(self, template: ChatTemplate | None, encoder: PromptEncoder) -> None:
         self._template = template
         self._encoder = encoder
 
@@ -86,7 +86,7 @@ class Conversation:
                 "template_error", f"The chat template refused the messages: {error}", param="messages"
             ) from error
 
-    def _render(self, template: TemplatePort, values: dict[str, Any]) -> str:
+    def _render(self, template: ChatTemplate, values: dict[str, Any]) -> str:
         return template.render(
             values["messages"],
             add_generation_prompt=values.get("add_generation_prompt", True),

@@ -8,7 +8,7 @@ from typing import Any
 from corymb.serve.asks import Room
 from corymb.serve.errors import invalid, shown
 from corymb.serve.fields import read_token_ids
-from corymb.serve.parts import TokenizerPort
+from corymb.serve.tokenizer import Tokenizer
 
 _INLINE_CHARS = 16_384  # more is tokenised in a thread
 
@@ -24,7 +24,7 @@ class Prompt:
 class PromptEncoder:
     """Tokenises prompts; a text that cannot fit the context is refused before that work."""
 
-    def __init__(self, tokenizer: TokenizerPort, room: Room) -> None:
+    def __init__(self, tokenizer: Tokenizer, room: Room) -> None:
         self._tokenizer = tokenizer
         self._room = room
 

@@ -1,4 +1,4 @@
-"""Fixtures for all tests."""
+"""Fixtures for all tests, and Hypothesis profiles: `everyday`, the same examples in every run, and `soak`."""
 
 import importlib.util
 import shutil
@@ -7,6 +7,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
+
+# `pytest --hypothesis-profile=soak` draws new examples each time and prints how to replay a failure.
+settings.register_profile("everyday", deadline=None, derandomize=True, max_examples=120, stateful_step_count=50)
+settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5500, stateful_step_count=50)
+settings.load_profile("everyday")
 
 
 def _load(name: str) -> ModuleType:

@@ -1,23 +1,26 @@
-"""A whole HTTP server in this process, over a simulated engine."""
+"""Servers under test: the HTTP application over a simulated engine, in this process."""
 
 import contextlib
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.resources import files
 
 import httpx
 import pytest
 import uvicorn
 
 from corymb.serve.app import create_app
+from corymb.serve.chat import BYTE_ENDS, ChatTemplate
 from corymb.serve.engine import Engine, ServedModel
 from corymb.serve.http_protocol import LimitedHttpProtocol
 from corymb.serve.metrics import Metrics
 from corymb.serve.settings import HttpSettings
-from tests.http.byte_tokenizer import EOS_IDS, VOCAB_SIZE, ByteTokenizer, ChatMl
-from tests.http.simulator import Simulator
+from tests.http.simulator import EOS_IDS, TOKENIZER, VOCAB_SIZE, Simulator
+
+TEMPLATE = ChatTemplate(files("corymb.serve").joinpath("chatml.jinja").read_text(), BYTE_ENDS)
 
 
 @dataclass
@@ -28,12 +31,11 @@ class Local:
     client: httpx.Client
     engine: Engine
     simulator: Simulator
-    metrics: Metrics
-    app: object = None
-    extra: dict = field(default_factory=dict)
+    app: object
 
-    def post(self, path: str, **body) -> httpx.Response:
-        return self.client.post(path, json=body)
+    def on_loop(self, action) -> None:
+        """Runs an action where the engine lives."""
+        self.simulator.loop.call_soon_threadsafe(action)
 
     def wait_idle(self, timeout_s: float = 1.0) -> float:
         """Until nothing runs or waits; returns after how long."""
@@ -45,8 +47,8 @@ class Local:
 
 
 @contextlib.contextmanager
-def serving(model: str = "tape", *, context_length: int = 8192, headers=None, simulator=None, **settings):
-    """Serves `model` on a free port in a thread."""
+def simulated(model: str = "tape", *, context_length: int = 8192, headers=None, simulator=None, **settings):
+    """Serves `model` on a free port, in a thread."""
     simulator = simulator or Simulator(model)
     metrics = Metrics(model)
     info = ServedModel(
@@ -61,18 +63,17 @@ def serving(model: str = "tape", *, context_length: int = 8192, headers=None, si
     engine = Engine(simulator, metrics, info, heartbeat_timeout_s=5.0)
     simulator.engine = engine
     engine.ready({"max_total_num_tokens": 65536, "page_size": 1})
-    app = create_app(engine, ByteTokenizer(), ChatMl(), HttpSettings(**settings), metrics)
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener, running(app, listener):
+    app = create_app(engine, TOKENIZER, TEMPLATE, HttpSettings(**settings), metrics)
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener, _running(app, listener):
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with httpx.Client(base_url=url, timeout=30, headers=headers) as client:
-            yield Local(url, client, engine, simulator, metrics, app)
+            yield Local(url, client, engine, simulator, app)
 
 
 @contextlib.contextmanager
-def running(app, listener: socket.socket) -> Iterator[None]:
-    server = uvicorn.Server(
-        uvicorn.Config(app, http=LimitedHttpProtocol, log_level="warning", lifespan="off", ws="none")
-    )
+def _running(app, listener: socket.socket) -> Iterator[None]:
+    config = uvicorn.Config(app, http=LimitedHttpProtocol, log_level="warning", lifespan="off", ws="none")
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
@@ -84,19 +85,19 @@ def running(app, listener: socket.socket) -> Iterator[None]:
         thread.join(10)
 
 
-@pytest.fixture(scope="module")
-def tape() -> Iterator[Local]:
-    with serving("tape") as local:
-        yield local
+@pytest.fixture(scope="session")
+def tape_server() -> Iterator[Local]:
+    with simulated("tape") as server:
+        yield server
 
 
-@pytest.fixture(scope="module")
-def hashed() -> Iterator[Local]:
-    with serving("hash") as local:
-        yield local
+@pytest.fixture(scope="session")
+def hash_server() -> Iterator[Local]:
+    with simulated("hash") as server:
+        yield server
 
 
-@pytest.fixture(scope="module")
-def uniform() -> Iterator[Local]:
-    with serving("uniform") as local:
-        yield local
+@pytest.fixture(scope="session")
+def uniform_server() -> Iterator[Local]:
+    with simulated("uniform") as server:
+        yield server

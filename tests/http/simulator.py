@@ -1,4 +1,4 @@
-"""Scheduler and detokenizer in one object and one event loop: what the HTTP surface needs to be tested alone.
+"""A scheduler in the event loop of the server: what the HTTP surface needs to be tested alone.
 
 It computes the test models `tape`, `hash` and `uniform` from their definitions, one token a request and step.
 """
@@ -14,16 +14,19 @@ from corymb.scheduler.messages import (
     Control,
     Finish,
     Generate,
+    Logprob,
+    Output,
     Reply,
-    Text,
-    TextLogprob,
-    Texts,
+    Step,
 )
+from corymb.serve.detokenizer import Detokenizer
 from corymb.serve.engine import Engine
+from corymb.serve.tokenizer import byte_tokenizer
 from corymb.serve.transport import Outbox
-from tests.http.byte_tokenizer import EOS_IDS, SPECIAL, VOCAB_SIZE, ByteTokenizer
 
-TOKENIZER = ByteTokenizer()
+TOKENIZER = byte_tokenizer()
+EOS_IDS = (257, 259)
+VOCAB_SIZE = 264
 
 
 def tape_logits(prompt: list[int], output: list[int]) -> np.ndarray:
@@ -60,10 +63,8 @@ class Running:
     generate: Generate
     prompt: list[int]
     output: list[int] = field(default_factory=list)
-    pending: bytes = b""  # bytes that are no whole character yet
-    held: str = ""  # text that may become a stop string
     num_cached: int = 0
-    sent_first: bool = False
+    started: bool = False
 
 
 class Simulator(Outbox):
@@ -80,7 +81,9 @@ class Simulator(Outbox):
         self.seen: list[Generate] = []
         self.cached: set[tuple[str | None, tuple[int, ...]]] = set()
         self.engine: Engine | None = None
+        self.detokenizer = Detokenizer(TOKENIZER)
         self.paused = False
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
     def send(self, message) -> None:
@@ -101,7 +104,8 @@ class Simulator(Outbox):
 
     def _admit(self, message: Generate) -> None:
         self.seen.append(message)
-        if len(self.running) >= self.max_running and len(self.waiting) >= self.max_queued:
+        self.loop = asyncio.get_running_loop()
+        if len(self.running) + len(self.waiting) >= self.max_running + self.max_queued:
             finish = Finish("error", message="The queue is full.", status=503, code="queue_full")
             self._say(message.rid, finish)
             return
@@ -110,7 +114,7 @@ class Simulator(Outbox):
             self._task = asyncio.get_running_loop().create_task(self._loop())
 
     def _say(self, rid: str, finish: Finish) -> None:
-        self._later(Texts([Text(rid, "", [], 0, 0, 0, finish)]))
+        self._later(self.detokenizer.texts(Step([Output(rid, [], 0, 0, finish)])))
 
     def _later(self, message) -> None:
         asyncio.get_running_loop().call_soon(self.engine.receive, message)
@@ -123,8 +127,8 @@ class Simulator(Outbox):
                 continue
             while self.waiting and len(self.running) < self.max_running:
                 self.running.append(self._start(self.waiting.pop(0)))
-            texts = [self._step(request) for request in list(self.running)]
-            self.engine.receive(Texts(texts))
+            step = Step([self._step(request) for request in list(self.running)])
+            self.engine.receive(self.detokenizer.texts(step))
 
     def _start(self, request: Running) -> Running:
         salt, prompt = request.generate.cache_salt, tuple(request.prompt)
@@ -132,29 +136,34 @@ class Simulator(Outbox):
         self.cached.add((salt, prompt))
         return request
 
-    def _step(self, request: Running) -> Text:
+    def _step(self, request: Running) -> Output:
         sampling, logprobs = request.generate.sampling, request.generate.logprobs
+        is_first, request.started = not request.started, True
         prompt_logprobs = None
-        if logprobs is not None and logprobs.prompt_from >= 0 and not request.output:
+        if is_first and logprobs is not None and logprobs.prompt_from >= 0:
             prompt_logprobs = self._prompt_logprobs(request, logprobs)
-        if sampling.max_new_tokens == 0:
-            return self._text(request, [], "", Finish("length"), None, prompt_logprobs)
-        logits = self._adjusted(request)
-        token = self._pick(request, logits)
-        entries = [entry(logits, token, logprobs.top)] if logprobs is not None else None
-        request.output.append(token)
-        finish = self._finish(request, token)
-        text, finish = self._detokenize(request, token, finish)
-        return self._text(request, [token], text, finish, entries, prompt_logprobs)
-
-    def _text(self, request, ids, text, finish, entries, prompt_logprobs) -> Text:
+        token_ids, entries, finish = [], None, Finish("length")
+        if sampling.max_new_tokens > 0:
+            logits = self._adjusted(request)
+            token_ids = [self._pick(request, logits)]
+            entries = [entry(logits, token_ids[0], logprobs.top)] if logprobs is not None else None
+            request.output += token_ids
+            finish = self._finish(request, token_ids[0])
         if finish is not None:
             self.running.remove(request)
-        rid, num = request.generate.rid, len(request.output)
-        return Text(rid, text, ids, len(request.prompt), request.num_cached, num, finish, entries, prompt_logprobs)
+        return Output(
+            request.generate.rid,
+            token_ids,
+            len(request.prompt),
+            request.num_cached,
+            finish,
+            request.generate.text if is_first else None,
+            entries,
+            prompt_logprobs,
+        )
 
     def _prompt_logprobs(self, request, options):
-        entries = [TextLogprob(request.prompt[0], TOKENIZER.token_text(request.prompt[0]), [request.prompt[0]], None)]
+        entries = [Logprob(request.prompt[0], None)]
         for i in range(1, len(request.prompt)):
             logits = self.logits(request.prompt[:i], []) if self.logits is hash_logits else np.zeros(VOCAB_SIZE)
             entries.append(entry(logits, request.prompt[i], options.top))
@@ -188,42 +197,9 @@ class Simulator(Outbox):
             return Finish("stop", matched=token)
         return Finish("length") if len(request.output) >= sampling.max_new_tokens else None
 
-    def _detokenize(self, request: Running, token: int, finish: Finish | None) -> tuple[str, Finish | None]:
-        options = request.generate.text
-        trimmed = finish is not None and finish.reason == "stop" and not options.include_stop
-        if not trimmed and not (token >= 256 and options.skip_special_tokens):
-            request.pending += TOKENIZER.token_bytes(token)
-        try:
-            request.held += request.pending.decode()
-            request.pending = b""
-        except UnicodeDecodeError:
-            pass
-        if len(request.output) > options.min_new_tokens:
-            for stop in sorted(options.stop, key=lambda s: request.held.find(s) % (1 << 30)):
-                at = request.held.find(stop)
-                if at >= 0:
-                    end = at + len(stop) if options.include_stop else at
-                    return request.held[:end], Finish("stop", matched=stop)
-        keep = 0
-        if finish is None:
-            keep = max((overlap(request.held, stop) for stop in options.stop), default=0)
-        text, request.held = request.held[: len(request.held) - keep], request.held[len(request.held) - keep :]
-        return text, finish
 
-
-def overlap(text: str, stop: str) -> int:
-    """How much of the end of `text` may be the beginning of `stop`."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
-
-
-def entry(logits: np.ndarray, token: int, top: int) -> TextLogprob:
+def entry(logits: np.ndarray, token: int, top: int) -> Logprob:
     """Logprobs at one position."""
     scores = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
     best = np.argsort(-scores, kind="stable")[:top]
-    one = lambda i, top=(): TextLogprob(  # noqa: E731
-        int(i), TOKENIZER.token_text(int(i)), list(TOKENIZER.token_bytes(int(i))), float(scores[i]), list(top)
-    )
-    return one(token, [one(i) for i in best])
-
-
-assert len(SPECIAL) == 8
+    return Logprob(token, float(scores[token]), tuple((int(i), float(scores[i])) for i in best))

@@ -1,0 +1,178 @@
+"""Scheduler, cache and runner together say what plain Python says, whatever the scheduler does to the requests."""
+
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from corymb.cache.cache import Cache
+from corymb.models.build import RunnerOptions, build
+from corymb.scheduler.config import SchedulerConfig
+from corymb.scheduler.door import Limits
+from corymb.scheduler.loop import Loop
+from corymb.scheduler.messages import Generate, LogprobOptions, Output, Reply, Sampling, Stats, ToScheduler
+from corymb.scheduler.scheduler import Scheduler
+
+NUM_TOKENS = 16
+VARIANTS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "pages of 16": {"page_size": 16},
+    "small pool": {"max_total_tokens": 200},
+    "small pool of pages": {"max_total_tokens": 240, "page_size": 16},
+    "no prefix cache": {"enable_prefix_cache": False},
+    "chunks": {"chunked_prefill_size": 7},
+    "mixed chunks": {"chunked_prefill_size": 7, "enable_mixed_chunk": True},
+    "no overlap": {"overlap_depth": 0},
+    "retraction every 3 steps": {"test_retract_interval": 3},
+    "three at a time": {"max_running_requests": 3},
+}
+RUNNER_FIELDS = {"page_size", "max_total_tokens", "enable_prefix_cache"}
+PENALTIES = [{"presence_penalty": 2.0}, {"frequency_penalty": 2.0}, {"repetition_penalty": 1.2}, {}]
+PENALIZED = ["abaa", "abab", "baaa", "aaaa"]
+
+
+@dataclass
+class FakePort:
+    """Hands over a few requests a turn and keeps what comes back."""
+
+    requests: list[Generate]
+    outputs: dict[str, list[Output]] = field(default_factory=dict)
+    stats: Stats | None = None
+    chooser: random.Random = field(default_factory=lambda: random.Random(5))
+
+    def receive(self, timeout_s: float) -> list[ToScheduler]:
+        count = self.chooser.randint(0, 3)
+        now, self.requests = self.requests[:count], self.requests[count:]
+        return list(now)
+
+    def send_step(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            self.outputs.setdefault(output.rid, []).append(output)
+
+    def send(self, message: Stats | Reply) -> None:
+        self.stats = message if isinstance(message, Stats) else self.stats
+
+    def token_ids(self, rid: str) -> list[int]:
+        return [token_id for output in self.outputs[rid] for token_id in output.token_ids]
+
+
+def serve(folder: Path, requests: list[Generate], variant: dict[str, object]) -> FakePort:
+    """Runs all requests to their ends on the model of a folder."""
+    most = int(variant.get("max_running_requests", 16))  # type: ignore[call-overload]
+    runner_options = {name: value for name, value in variant.items() if name in RUNNER_FIELDS}
+    others = {name: value for name, value in variant.items() if name not in RUNNER_FIELDS}
+    options = RunnerOptions(folder, max_running_requests=most, **runner_options)  # type: ignore[arg-type]
+    built = build(options, lambda *_: None)
+    config = SchedulerConfig(**({"max_running_requests": most} | others))  # type: ignore[arg-type]
+    cache = Cache(built.cache_config)
+    scheduler = Scheduler(config, cache, Limits(built.vocab_size, built.context_length, built.eos_ids))
+    port = FakePort(list(requests))
+    loop = Loop(scheduler, built.runner, port, overlap_depth=config.overlap_depth)
+    while port.requests or not scheduler.is_idle:
+        loop.step()
+    built.runner.close()
+    cache.check()
+    return port
+
+
+def write_folder(tmp_path: Path, architecture: str, window: int | None = None) -> Path:
+    config = {"architectures": [architecture], "vocab_size": 264, "eos_token_id": [257, 259]}
+    config |= {"max_position_embeddings": 512} | ({"sliding_window": window} if window else {})
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def generate(rid: str, prompt: bytes, max_new_tokens: int, *, logprobs: bool = False, **sampling: float) -> Generate:
+    return Generate(
+        rid=rid,
+        prompt=np.frombuffer(prompt, np.uint8).astype(np.int32).tobytes(),
+        sampling=Sampling(max_new_tokens=max_new_tokens, temperature=0.0, **sampling),  # type: ignore[arg-type]
+        logprobs=LogprobOptions(top=1, prompt_from=0) if logprobs else None,
+    )
+
+
+def random_prompts() -> list[bytes]:
+    """Prompts that share prefixes of many lengths."""
+    chooser = random.Random(11)
+    tails = ["".join(chooser.choices("abc", k=chooser.randint(1, 20))) for _ in range(20)]
+    return [("ab" * 20)[: chooser.randint(1, 40)].encode() + tail.encode() for tail in tails]
+
+
+def hashed(prompt: bytes, num_tokens: int, window: int | None = None) -> list[int]:
+    """What the hash model says, in plain Python."""
+    token_ids = list(prompt)
+    for _ in range(num_tokens):
+        terms = [(i + 1) * (token * 40503 % 65521) for i, token in enumerate(token_ids)]
+        total = sum(terms) + (sum(terms[-window:]) if window else 0)
+        token_ids.append(97 + (total % 65521 >> 5) % 26)
+    return token_ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("window", [None, 5], ids=["full", "window of 5"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_hash_says_what_plain_python_says(tmp_path: Path, variant: str, window: int | None) -> None:
+    prompts = random_prompts()
+    requests = [generate(str(i), prompt, NUM_TOKENS) for i, prompt in enumerate(prompts)]
+    port = serve(write_folder(tmp_path, "CorymbHash", window), requests, VARIANTS[variant])
+    said = [port.token_ids(str(i)) for i in range(len(prompts))]
+    assert said == [hashed(prompt, NUM_TOKENS, window) for prompt in prompts]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logprobs_stay_at_their_tokens(tmp_path: Path, variant: str) -> None:
+    prompts = random_prompts()[:10]
+    requests = [generate(str(i), prompt, 6, logprobs=True) for i, prompt in enumerate(prompts)]
+    port = serve(write_folder(tmp_path, "CorymbHash"), requests, VARIANTS[variant])
+    for i, prompt in enumerate(prompts):
+        entries = [entry for output in port.outputs[str(i)] for entry in output.logprobs or []]
+        assert [entry.token_id for entry in entries] == port.token_ids(str(i))
+        assert [entry.top[0][0] for entry in entries] == port.token_ids(str(i))
+        (first, *others) = port.outputs[str(i)][0].prompt_logprobs or []
+        assert (first.token_id, first.logprob) == (prompt[0], None)
+        assert bytes(entry.token_id for entry in others) == prompt[1:]
+        assert [entry.top[0][0] for entry in others] == [hashed(prompt[:k], 1)[0] for k in range(1, len(prompt))]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_penalties_survive_whatever_the_scheduler_does(tmp_path: Path, variant: str) -> None:
+    requests = [generate(str(i), b'TAPE "aaaa"', 4, **PENALTIES[i % 4]) for i in range(24)]
+    port = serve(write_folder(tmp_path, "CorymbTape"), requests, VARIANTS[variant])
+    assert [bytes(port.token_ids(str(i))).decode() for i in range(24)] == [PENALIZED[i % 4] for i in range(24)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_seeds_survive_whatever_the_scheduler_does(tmp_path: Path, variant: str) -> None:
+    def seeded() -> list[Generate]:
+        return [
+            Generate(
+                rid=str(i),
+                prompt=np.frombuffer(b"x" * (1 + i % 5), np.uint8).astype(np.int32).tobytes(),
+                sampling=Sampling(max_new_tokens=8, seed=i, top_p=0.5 if i % 2 else 1.0, ignore_eos=True),
+            )
+            for i in range(16)
+        ]
+
+    folder = write_folder(tmp_path, "CorymbUniform")
+    alone = serve(folder, seeded(), {"max_running_requests": 1})
+    together = serve(folder, seeded(), VARIANTS[variant])
+    assert {rid: together.token_ids(rid) for rid in together.outputs} == {
+        rid: alone.token_ids(rid) for rid in alone.outputs
+    }
+    assert len({tuple(alone.token_ids(rid)) for rid in alone.outputs}) == 16
+
+
+def test_variants_do_what_they_are_named_after(tmp_path: Path) -> None:
+    requests = [generate(str(i), prompt, NUM_TOKENS) for i, prompt in enumerate(random_prompts())]
+    folder = write_folder(tmp_path, "CorymbHash")
+    stats = {name: serve(folder, requests, variant).stats for name, variant in VARIANTS.items()}
+    plain = stats["plain"]
+    assert plain.num_cached_tokens > 100
+    assert plain.num_retractions == stats["no prefix cache"].num_cached_tokens == 0
+    assert stats["retraction every 3 steps"].num_retractions > 10
+    assert stats["chunks"].num_steps > plain.num_steps
+    assert stats["small pool"].num_steps > plain.num_steps  # requests wait for slots
+    assert stats["small pool"].pool_total["full"] == 200
+    assert all(one.pool_used["full"] == 0 for one in stats.values())
