@@ -1,6 +1,5 @@
 """The commands `serve` and `corymb`."""
 
-import logging
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from corymb.serve.children import Children
 from corymb.serve.config import ConfigError, ServeConfig, from_flags
 from corymb.serve.flags import parser, show_error
 from corymb.serve.listener import listen
+from corymb.serve.log import set_up_logging
 from corymb.serve.timeline import Timeline
 from corymb.serve.transport import private_directory
 
@@ -49,7 +49,7 @@ def _exit(number: int, _: object) -> NoReturn:
 
 def _serve(config: ServeConfig) -> int:
     timeline = Timeline()
-    logging.basicConfig(level=config.http.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    set_up_logging(config.http.log_level)
     with listen(config.http) as listener, private_directory() as sockets, Children() as children:
         # The children import what they need while this process does the same and looks at the model.
         from corymb.serve.serving import serve  # noqa: PLC0415

@@ -50,6 +50,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     admin_api_key: str | None = None
     log_level: LogLevel = "info"
     log_requests: bool = False
+    decode_log_interval: int | None = None  # steps
     sampling_defaults: Literal["model", "openai"] = "model"
     max_request_bytes: int = 16 << 20
     incremental_streaming_output: bool = False
