@@ -13,7 +13,8 @@ def main(folder: Path, target: Path) -> None:
     """Converts; transformers says what is wrong if it cannot."""
     if (folder / "tokenizer.model").is_file() and not all(map(_is_installed, _SENTENCEPIECE_NEEDS)):
         sys.exit("reading tokenizer.model needs two more packages: pip install sentencepiece protobuf")
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), use_fast=True, local_files_only=True, trust_remote_code=False)
+    options = {"use_fast": True, "local_files_only": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
     tokenizer.backend_tokenizer.save(str(target / "tokenizer.json"))
 
 
