@@ -21,7 +21,7 @@ from corymb.cache.node import Node
 from corymb.cache.slots import Int32
 from corymb.cache.victims import Rank, Victims
 
-Validator = Callable[[Node, int], bool]
+Validator = Callable[[Node, int], bool]  # a node and how many of its tokens match → may a hit end there?
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Component(ABC):
 
     # ── match ──
 
-    @abstractmethod
-    def validator(self) -> Validator:
-        """Returns a fresh function for one walk. Called with every node from the root down and how many of its tokens
-        match, it says whether a hit may end there. It must not assume that the node will be split there."""
+    def validator(self) -> Validator | None:
+        """Returns a fresh function for one walk, which is called with every node from the root down; None where every
+        node is a valid end. It must give the answer that it would give after a split where the match ends."""
+        return None
 
     def refresh(self, node: Node, stamp: int) -> None:
         """Marks what a sequence that ends at `node` makes recently used."""
@@ -112,10 +112,6 @@ class Component(ABC):
 
     # ── insert ──
 
-    def limit(self, arrival: Arrival) -> int:
-        """Returns how many of the arrival's tokens this component can let in."""
-        return arrival.num_tokens
-
     def cut(self, node: Node, arrival: Arrival) -> int | None:
         """Returns a position inside a matching node where it must be split before `meet`, or None."""
         del node, arrival
@@ -135,7 +131,7 @@ class Component(ABC):
         del node, arrival
 
     def finish(self, node: Node, arrival: Arrival, actions: Actions) -> None:
-        """The insert ended at `node`: attaches or frees what belongs to the end alone."""
+        """The insert ended at `node`, or at the root: attaches or frees what belongs to the end alone."""
         del node, arrival, actions
 
     # ── eviction ──

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from corymb.cache.actions import Actions
-from corymb.cache.component import Arrival, Component, Validator, path_up
+from corymb.cache.component import Arrival, Component, path_up
 from corymb.cache.eviction import FULL
 from corymb.cache.node import Node
 from corymb.cache.victims import Rank
@@ -18,10 +18,6 @@ class Full(Component):
     def __init__(self, order: Callable[[Node], Rank]) -> None:
         self._order = order
         super().__init__(FULL)
-
-    def validator(self) -> Validator:
-        """Every node is a valid end."""
-        return _always
 
     def refresh(self, node: Node, stamp: int) -> None:
         """A sequence uses its whole path."""
@@ -68,8 +64,3 @@ class Full(Component):
         slots = node.values[FULL]
         assert slots is not None, "node without full state"
         assert len(slots) == node.length, "slots and tokens differ in number"
-
-
-def _always(node: Node, num_tokens: int) -> bool:
-    del node, num_tokens
-    return True

@@ -83,6 +83,7 @@ class Tree:
         path = found.path
         if found.num_tokens < path[-1].stop:
             path[-1] = self._split(path[-1], found.num_tokens - path[-1].start)
+        self._stamp += 1
         self._refresh(path[-1])
         return Match(path[-1].id, found.num_tokens, _slots(path), found.num_full)
 
@@ -95,13 +96,17 @@ class Tree:
             node = node.parent
         return _slots(path[::-1])
 
+    def value(self, node_id: int, component: Component) -> Int32 | None:
+        """Returns what a component keeps on the node; None for a tombstone."""
+        return self.nodes[node_id].values[component.index]
+
     # ── insert ──
 
     def insert(self, arrival: Arrival) -> Inserted:
         """Takes a sequence in. Slots it brings for tokens that the tree already has are freed or put to use."""
         actions = Actions()
-        limit = min(component.limit(arrival) for component in self.components)
-        tokens, namespace = arrival.key.tokens(limit, self.page_size), arrival.key.namespace
+        self._stamp += 1
+        tokens, namespace = arrival.key.tokens(arrival.num_tokens, self.page_size), arrival.key.namespace
         node, at = self.root, 0
         while at < len(tokens):
             edge = edge_at(namespace, tokens, at, self._page_bytes)
@@ -142,6 +147,7 @@ class Tree:
             parent, node = node, self._new_node()
             node.hang(edge if parent.stop == start else part[: self._page_bytes], part, parent)
             node.hits, node.priority = int(arrival.finished), arrival.priority
+            node.stamps = [self._stamp] * len(self.components)
             for component in self.components:
                 component.attach(node, arrival)
         self.full.victims.offer(node)
@@ -238,7 +244,6 @@ class Tree:
         return node
 
     def _refresh(self, node: Node) -> None:
-        self._stamp += 1
         for component in self.components:
             component.refresh(node, self._stamp)
 

@@ -25,20 +25,23 @@ def edge_at(namespace: Namespace, tokens: bytes, at: int, page_bytes: int) -> Ed
 
 def walk(root: Node, namespace: Namespace, tokens: bytes, page_size: int, components: Sequence[Component]) -> Walk:
     """Follows `tokens` as far as the tree has them. Every validator sees every node: some keep running lengths."""
-    validators = [component.validator() for component in components]
+    validators = [validator for component in components if (validator := component.validator()) is not None]
     page_bytes = page_size * TOKEN_BYTES
     path: list[Node] = []
     at = num_best = best = 0
     node = root
     while at < len(tokens):
-        child = node.children.get(edge_at(namespace, tokens, at, page_bytes))
+        page = tokens[at : at + page_bytes]
+        child = node.children.get(page if at else (namespace, page))
         if child is None:
             break
         count = common_tokens(child.tokens, tokens, at, page_size)
         path.append(child)
         at += count * TOKEN_BYTES
-        verdicts = [validator(child, count) for validator in validators]
-        if all(verdicts):
+        valid = True
+        for validator in validators:
+            valid &= validator(child, count)
+        if valid:
             best, num_best = at // TOKEN_BYTES, len(path)
         if count < child.length:
             break

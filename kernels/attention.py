@@ -7,7 +7,7 @@ slot = table[rows[r], position], and for a sliding-window layer full_to_sliding[
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,25 @@ class KVLayer:
 
     keys: Tensor  # [num_slots, num_kv_heads, head_dim]
     values: Tensor  # [num_slots, num_kv_heads, head_dim]
+    key_scale: float = 1.0  # an 8-bit pool holds keys ÷ key_scale
+    value_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """RMS norms over single heads; weights float32 [head_dim]."""
+
+    query: Tensor
+    key: Tensor
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeadChanges:
+    """What a layer does to query and key heads before attention: norms, then turns (see `Operations.rope`)."""
+
+    turns: Tensor | None = None  # float32 [T, head_dim]
+    norms: HeadNorms | None = None
 
 
 class Attention(Protocol):
@@ -73,3 +92,31 @@ class Attention(Protocol):
         """Stores k and v [T, num_kv_heads, head_dim] at the new tokens' slots, then attends with q
         [T, num_heads, head_dim]; returns [T, num_heads, head_dim]. A spec with a window uses the sliding pool."""
         ...
+
+
+@runtime_checkable
+class JoinedAttention(Attention, Protocol):
+    """A back end that changes the heads and stores keys and values in one pass."""
+
+    def run_joined(self, heads: Tensor, changes: HeadChanges, spec: AttentionSpec, cache: KVLayer) -> Tensor:
+        """Does what `run` does with `heads` [T, num_heads + 2 num_kv_heads, head_dim], queries, keys and values as one
+        product gives them, after `changes`. Overwrites heads."""
+        ...
+
+
+@runtime_checkable
+class GraphAttention(JoinedAttention, Protocol):
+    """A back end whose `run_joined` may be captured in a CUDA graph and replayed after other plans."""
+
+    def plan_graph(self, layout: RaggedLayout) -> None:
+        """Plans, outside the graph, a step that a captured graph computes. The layout's tensors are those it was
+        captured with, and longer than the step: further rows have one token at slot 0 of row 0. Rows may be of any
+        width, as long as no back end or caller says less."""
+        ...
+
+
+def slots_of(layout: RaggedLayout, spec: AttentionSpec) -> Tensor:
+    """Where a layer's new keys and values go."""
+    slots = layout.slots if spec.window is None else layout.sliding_slots
+    assert slots is not None, "a layer with a window needs the sliding pool's slots"
+    return slots

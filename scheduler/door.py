@@ -26,7 +26,7 @@ class Limits:
     eos_ids: frozenset[int]
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
+class Refusal(Exception):
     """Why a request may not enter."""
 
     def __init__(self, message: str, *, code: str = "invalid_value", status: int = 400) -> None:

@@ -2,6 +2,7 @@
 
 main ──Generate, Abort, Control──▶ scheduler ──Step──▶ detokenizer ──Texts──▶ main
                                    scheduler ──Ready, Heartbeat, Stats, Reply──▶ main
+Both children also tell main of their start-up with Stage, Ready or Failed.
 """
 
 from typing import Literal
@@ -152,6 +153,15 @@ class Texts(Message, frozen=True):
     texts: list[Text]
 
 
+class Stage(Message, frozen=True):
+    """A child process begins a stage of its start-up, or has finished it."""
+
+    process: str
+    name: str
+    seconds: float | None = None  # None: it begins now
+    detail: str = ""
+
+
 class Ready(Message, frozen=True):
     """A child process has finished its start-up."""
 
@@ -168,10 +178,11 @@ class Failed(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """Sent by a thread of the scheduler every half second: alive, and since when the step in flight runs."""
+    """Sent by every child each half second: alive, and since when it has been busy with one turn of its loop."""
 
-    steps: int
+    steps: int  # turns of the loop so far
     step_age_s: float = 0.0  # 0 while idle
+    process: str = "scheduler-0"
 
 
 class Stats(Message, frozen=True):
@@ -206,4 +217,4 @@ class Reply(Message, frozen=True):
 
 ToScheduler = Generate | Abort | Control
 ToDetokenizer = Step
-ToMain = Texts | Ready | Failed | Heartbeat | Stats | Reply
+ToMain = Texts | Stage | Ready | Failed | Heartbeat | Stats | Reply

@@ -1,0 +1,47 @@
+"""What changes logits before a token is chosen: bias, penalties, and tokens that may not come yet. All in place."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Single logits: entry i is logits[rows[i], token_ids[i]]. Tensors int64 [E]; no entry twice."""
+
+    rows: Tensor
+    token_ids: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """What N rows have already said, each token once; a row is filled up with repeats of any of its entries."""
+
+    rows: Tensor  # int64 [N], rows of the logits
+    token_ids: Tensor  # int64 [N, L], the row's tokens in prompt and output
+    counts: Tensor  # float32 [N, L], how often each is in the output; 0 for tokens of the prompt alone
+    repetition: Tensor  # float32 [N], 1 for none
+    presence: Tensor  # float32 [N]
+    frequency: Tensor  # float32 [N]
+
+
+def add_bias(logits: Tensor, entries: Entries, bias: Tensor) -> None:
+    """Adds bias [E] to single logits."""
+    logits[entries.rows, entries.token_ids] += bias
+
+
+def penalize(logits: Tensor, penalties: Penalties) -> None:
+    """Repetition weakens every token of prompt and output (divided if positive, else multiplied); then presence and
+    frequency are subtracted for tokens of the output."""
+    where = (penalties.rows[:, None], penalties.token_ids)
+    said = logits[where]
+    repetition = penalties.repetition[:, None]
+    said = (said / repetition).where(said > 0, said * repetition)
+    said -= penalties.frequency[:, None] * penalties.counts
+    said -= penalties.presence[:, None] * (penalties.counts > 0)
+    logits[where] = said  # repeated entries carry equal values
+
+
+def forbid(logits: Tensor, entries: Entries) -> None:
+    """Makes single tokens impossible."""
+    logits[entries.rows, entries.token_ids] = float("-inf")

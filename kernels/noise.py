@@ -1,0 +1,53 @@
+"""Noise that a counter makes: the same for the same (seed, index, token id), whatever else runs in the batch.
+
+Seed and index become a key of 64 bits on the host; key and token id become 31 bits of noise on the device.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_STRIDE = 0x9E3779B1 - (1 << 32)  # as int32; odd, so distinct ids stay distinct
+_FIRST = 0x7FEB352D
+_SECOND = 0x846CA68B - (1 << 32)
+_LARGEST = 1.0 - 2.0**-24  # the largest float32 below one: log1p(-1) would be infinite
+
+
+def row_keys(seeds: NDArray[np.uint64], indices: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Returns keys [N, 2] for the output tokens `indices` [N] of requests with `seeds` [N]."""
+    mixed = _mix64(_mix64(seeds + _GOLDEN) + (indices.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    return mixed.view(np.int32).reshape(-1, 2)
+
+
+def exponential(keys: Tensor, token_ids: Tensor) -> Tensor:
+    """Returns standard exponential variates E > 0, float32 [N, K], for keys [N, 2] and int32 ids [K] or [N, K].
+
+    argmax(p / E) is then a sample of the distribution p: an exponential race.
+    """
+    bits = token_ids * _STRIDE + keys[:, :1]
+    shifted = torch.empty_like(bits)
+    _mix(bits, shifted, 16)
+    bits.mul_(_FIRST)
+    _mix(bits, shifted, 15)
+    bits.add_(keys[:, 1:]).mul_(_SECOND)
+    _mix(bits, shifted, 16)
+    bits.mul_(_FIRST)
+    _mix(bits, shifted, 15)
+    # Small u decide races, and float32 is finest there: 2^-32 is told from 2^-31.
+    uniform = bits.bitwise_and_(0x7FFFFFFF).to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=_LARGEST)
+    return uniform.neg_().log1p_().neg_()
+
+
+def _mix(bits: Tensor, shifted: Tensor, count: int) -> None:
+    """bits ^= bits >> count, in place; the mask makes the shift a logical one."""
+    torch.bitwise_right_shift(bits, count, out=shifted)
+    bits.bitwise_xor_(shifted.bitwise_and_((1 << (32 - count)) - 1))
+
+
+def _mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,47 @@
+"""How large the attention kernel's tiles are: a pure function of a layer's shape."""
+
+from dataclasses import dataclass
+
+from corymb.kernels.attention import AttentionSpec
+from corymb.kernels.triton_jit import next_power_of_2
+
+NARROW_ROWS = 16  # the smallest tensor-core tile: the queries of a decode step, padded
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """One variant of the attention kernel."""
+
+    block_m: int  # query rows of a tile: tokens × query heads of a KV head, padded
+    block_n: int  # keys of a block
+    num_warps: int
+    num_stages: int
+    programs_per_sm: int
+
+    def tile_tokens(self, group: int) -> int:
+        """New tokens of a tile."""
+        return self.block_m // group
+
+
+def choose_tiling(spec: AttentionSpec, *, kv_bytes: int, wide: bool) -> Tiling:
+    """`kv_bytes` is the size of one cached number; `wide` when some row's new tokens do not fit a narrow tile.
+
+    A narrow tile is bound by memory: two programs an SM, each with about 64 KiB of keys and values on their way (half
+    of STAGES is spent on looking up the slots). A wide one is bound by products and wants many rows.
+    """
+    padded_dim = next_power_of_2(spec.head_dim)
+    narrow_rows = max(NARROW_ROWS, next_power_of_2(spec.num_heads // spec.num_kv_heads))
+    if not wide:
+        block_n = min(max(8192 // padded_dim, 16), 128)
+        # An 8-bit block is half as long to fetch: look further ahead to keep as many bytes on their way.
+        stages = 5 if kv_bytes > 1 else 7
+        return Tiling(block_m=narrow_rows, block_n=block_n, num_warps=4, num_stages=stages, programs_per_sm=2)
+    if padded_dim <= 128:
+        return Tiling(block_m=max(128, narrow_rows), block_n=64, num_warps=8, num_stages=3, programs_per_sm=1)
+    return Tiling(block_m=max(64, narrow_rows), block_n=32, num_warps=8, num_stages=3, programs_per_sm=1)
+
+
+def fits_narrow(spec: AttentionSpec, most_tokens: int) -> bool:
+    """Whether a row of so many new tokens fits one narrow tile."""
+    group = spec.num_heads // spec.num_kv_heads
+    return most_tokens * group <= max(NARROW_ROWS, next_power_of_2(group))

@@ -1,0 +1,136 @@
+"""What is known of a model before its weights are read, and how to load it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+
+from corymb.kernels.attention import Attention, AttentionSpec
+from corymb.kernels.operations import Operations
+from corymb.kernels.torch_attention import TorchAttention
+from corymb.kernels.torch_operations import TorchOperations
+from corymb.models.architectures import read_config
+from corymb.models.builtin import HashModel, NoAttention, TapeModel, UniformModel
+from corymb.models.config import DecoderConfig, ModelConfig
+from corymb.models.fields import Fields
+from corymb.models.headers import weights_size_bytes
+from corymb.models.inventory import expected_tensors
+from corymb.models.layers import attention_spec
+from corymb.models.load import LoadOptions, load_model
+from corymb.models.model import Model
+
+OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
+
+
+class Blueprint(Protocol):
+    """A model that is not loaded yet."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """What its folder says."""
+        ...
+
+    @property
+    def attention_specs(self) -> Sequence[AttentionSpec]:
+        """Those of the model."""
+        ...
+
+    @property
+    def weights_bytes(self) -> int:
+        """What the loaded weights take."""
+        ...
+
+    def load(self, on_progress: OnProgress) -> Model:
+        """Reads the weights. Raises ModelError."""
+        ...
+
+    def attention(self) -> Attention:
+        """The back end for its layers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinBlueprint:
+    """A model made for tests: a class, and nothing to read."""
+
+    config: ModelConfig
+    window: int | None
+    weights_bytes: int = 0
+
+    @property
+    def attention_specs(self) -> Sequence[AttentionSpec]:
+        """See Blueprint."""
+        return self._make().attention_specs
+
+    def load(self, on_progress: OnProgress) -> Model:  # noqa: ARG002
+        """See Blueprint."""
+        return self._make()
+
+    def attention(self) -> Attention:
+        """See Blueprint."""
+        return NoAttention()
+
+    def _make(self) -> Model:
+        if self.config.architecture == "CorymbHash":
+            return HashModel(self.window)
+        return TapeModel() if self.config.architecture == "CorymbTape" else UniformModel()
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderBlueprint:
+    """A model with weights."""
+
+    folder: Path
+    config: ModelConfig
+    decoder: DecoderConfig
+    options: LoadOptions
+
+    @property
+    def attention_specs(self) -> Sequence[AttentionSpec]:
+        """See Blueprint."""
+        return [attention_spec(self.decoder, layer) for layer in self.decoder.layers]
+
+    @property
+    def weights_bytes(self) -> int:
+        """See Blueprint."""
+        num_weights = sum(math.prod(shape) for shape in expected_tensors(self.decoder).values())
+        return num_weights * self.options.dtype.itemsize
+
+    def load(self, on_progress: OnProgress) -> Model:
+        """See Blueprint."""
+        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder)
+        done = 0
+
+        def advance(num_bytes: int) -> None:
+            nonlocal done
+            done += num_bytes
+            on_progress(done, total)
+
+        return load_model(self.folder, self.config, self.options, on_progress=advance)
+
+    def attention(self) -> Attention:
+        """See Blueprint."""
+        return TorchAttention()
+
+
+def read_blueprint(
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    load_format: Literal["auto", "dummy"],
+    operations: Operations | None = None,
+) -> Blueprint:
+    """Reads a model's folder, all but its weights. Raises ModelError."""
+    config = read_config(folder)
+    if config.decoder is not None:
+        options = LoadOptions(
+            dtype=dtype, device=device, load_format=load_format, operations=operations or TorchOperations()
+        )
+        return DecoderBlueprint(folder, config, config.decoder, options)
+    fields = Fields.read(folder / "config.json")
+    window = fields.whole("sliding_window") if fields.has("sliding_window") else None
+    return BuiltinBlueprint(config, window if config.architecture == "CorymbHash" else None)

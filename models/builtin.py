@@ -1,0 +1,128 @@
+"""Models made for tests: their outputs are known exactly, and a whole server runs on them at no cost.
+
+All share a byte tokenizer: ids 0 to 255 are bytes, then the special tokens.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout
+from corymb.models.model import Batch
+from corymb.models.tape import NO_TOKEN, Tapes
+
+SPECIAL_TOKENS = ("<bos>", "<eos>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
+VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
+
+_FIRST_LETTER = ord("a")
+_MODULUS = 65521
+_FACTOR = 40503
+
+
+class NoAttention:
+    """The attention back end of models that have none, or read their pools themselves."""
+
+    def plan(self, layout: RaggedLayout) -> None:
+        """Nothing depends on the layout."""
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:  # noqa: ARG002
+        """Must not be called."""
+        raise TypeError("this model has no attention layers")
+
+
+class UniformModel:
+    """All logits are 0: what a request samples shows its random numbers."""
+
+    vocab_size = VOCAB_SIZE
+    attention_specs: Sequence[AttentionSpec] = ()
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Returns [T, 1]; nothing is computed."""
+        return torch.zeros((len(batch.token_ids), 1), device=batch.token_ids.device)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Returns zeros [N, vocab_size]."""
+        return torch.zeros((len(hidden), self.vocab_size), device=hidden.device)
+
+
+class TapeModel:
+    """Says what the prompt's tape says: logit 10 for the tape's token, 9 for the one after it in byte order."""
+
+    vocab_size = VOCAB_SIZE
+    attention_specs: Sequence[AttentionSpec] = ()
+
+    def __init__(self) -> None:
+        self._tapes = Tapes(SPECIAL_TOKENS)
+        self._values = torch.tensor([[10.0, 9.0]])
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Returns the best and second best token of every position, int64 [T, 2]; NO_TOKEN inside the prompt."""
+        layout = batch.layout
+        pairs = self._tapes.read(layout.host_rows, layout.host_starts, layout.host_widths, batch.prompts)
+        return torch.from_numpy(pairs).to(batch.token_ids.device)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Returns logits [N, vocab_size] of [N, 2] from `forward`."""
+        logits = torch.zeros((len(hidden), NO_TOKEN + 1), device=hidden.device)
+        logits.scatter_(1, hidden, self._values.to(hidden.device).expand(len(hidden), 2))
+        return logits[:, : self.vocab_size]
+
+
+class HashModel:
+    """Its next letter is a hash of what it reads back through the page table and the pools.
+
+    The slot of position i holds h(token) = token × 40503 mod 65521, its low byte as key and its high byte as value, so
+    every dtype holds it exactly. The next token is 97 + ((Σ (i + 1) · h_i mod 65521) >> 5) mod 26. With a `window` a
+    second layer stores the same in the sliding pool, and its last `window` positions are added to the sum.
+    """
+
+    vocab_size = VOCAB_SIZE
+
+    def __init__(self, window: int | None = None) -> None:
+        windows = (None,) if window is None else (None, window)
+        self.attention_specs: Sequence[AttentionSpec] = [AttentionSpec(1, 1, 1, 1.0, window) for window in windows]
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Returns the next token of every position, int64 [T, 1]."""
+        layout = batch.layout
+        stored = batch.token_ids * _FACTOR % _MODULUS
+        total = torch.zeros_like(batch.token_ids)
+        for spec, layer in zip(self.attention_specs, batch.kv, strict=True):
+            slots = layout.slots if spec.window is None else layout.sliding_slots
+            assert slots is not None, "a window without a sliding pool"
+            layer.keys[slots] = (stored & 255)[:, None, None].to(layer.keys.dtype)
+            layer.values[slots] = (stored >> 8)[:, None, None].to(layer.values.dtype)
+            total += _weighted_sums(layout, layer, spec.window)
+        return _FIRST_LETTER + ((total % _MODULUS) >> 5).remainder(26)[:, None]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Returns logits [N, vocab_size], 10 for the next token."""
+        return torch.zeros((len(hidden), self.vocab_size), device=hidden.device).scatter_(1, hidden, 10.0)
+
+
+def _weighted_sums(layout: RaggedLayout, layer: KVLayer, window: int | None) -> Tensor:
+    """Σ (i + 1) · h_i mod 65521 over the positions i that each new token sees, int64 [T]; all rows in one gather."""
+    ends = layout.host_starts.astype(np.int64) + layout.host_widths
+    first_seen = np.maximum(layout.host_starts - (window or ends.max()) + 1, 0)
+    # Row r's part of the flat arrays: [base[r], base[r] + ends[r] - first_seen[r])
+    base = np.concatenate(([0], np.cumsum(ends - first_seen)))
+    positions = np.arange(base[-1]) + np.repeat(first_seen - base[:-1], ends - first_seen)
+    device = layout.table.device
+    rows = torch.from_numpy(np.repeat(layout.host_rows.astype(np.int64), ends - first_seen)).to(device)
+    places = torch.from_numpy(positions).to(device)
+    slots = layout.table[rows, places]
+    if window is not None:
+        assert layout.full_to_sliding is not None, "a window without a sliding pool"
+        slots = layout.full_to_sliding[slots]
+    stored = layer.keys[slots].to(torch.int64) + (layer.values[slots].to(torch.int64) << 8)
+    terms = (places + 1) * stored.view(-1) % _MODULUS
+    sums = torch.nn.functional.pad(terms.cumsum(dim=0), (1, 0))
+    last = layout.positions + torch.from_numpy(np.repeat(base[:-1] - first_seen, layout.host_widths)).to(device)
+    if window is None:
+        first = torch.from_numpy(np.repeat(base[:-1], layout.host_widths)).to(device)
+    else:
+        seen = (layout.positions + 1).clamp_(max=window)
+        first = last + 1 - seen
+    return sums[last + 1] - sums[first]

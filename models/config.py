@@ -1,0 +1,64 @@
+"""What a model is, read from the JSON files of its folder. Imports no torch: every process may ask."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from corymb.models.rope_config import Rope
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """Where decoder layers of one model differ."""
+
+    rope: Rope | None  # None: the layer sees no positions
+    window: int | None = None  # tokens it attends to, the current one included; None: all
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """The sizes and variants of a decoder-only transformer."""
+
+    family: str  # "llama": norms before attention and MLP; "gemma": before and after, and scaled embeddings
+    vocab_size: int
+    context_length: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    activation: str  # "silu" or "gelu_tanh"
+    attention_scale: float
+    tied: bool  # the head is the embedding
+    layers: tuple[LayerConfig, ...]
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    query_key_norm: bool = False
+    attention_soft_cap: float | None = None
+    logit_soft_cap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A model as the rest of the server sees it."""
+
+    architecture: str
+    vocab_size: int
+    context_length: int
+    eos_ids: frozenset[int]
+    bos_id: int | None
+    dtype: str  # that the checkpoint was saved in: "float32", "float16" or "bfloat16"
+    decoder: DecoderConfig | None  # None for the models made for tests
+    sampling: dict[str, Any] = field(default_factory=dict)  # what generation_config.json recommends
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers; 0 for the models made for tests."""
+        return len(self.decoder.layers) if self.decoder else 0
+
+    @property
+    def window(self) -> int | None:
+        """The widest sliding window of any layer; None if all layers attend to everything."""
+        layers = self.decoder.layers if self.decoder else ()
+        return max((layer.window for layer in layers if layer.window is not None), default=None)

@@ -1,0 +1,75 @@
+"""A decoder-only transformer: an embedding, layers, a norm and a head."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from corymb.kernels.attention import AttentionSpec
+from corymb.models.inventory import EMBEDDING, FINAL_NORM, HEAD
+from corymb.models.layers import Parts, attention_spec
+from corymb.models.model import Batch
+from corymb.models.rope import turn_table
+from corymb.models.rope_config import Rope
+
+
+class Layer(Protocol):
+    """One layer of a decoder."""
+
+    def __call__(self, delta: Tensor, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+        """Adds delta, the previous layer's part, to residual in place and returns this layer's part."""
+        ...
+
+
+class Decoder:
+    """A Model: see models.model."""
+
+    def __init__(
+        self, parts: Parts, layers: Sequence[Layer], *, embedding_scale: float = 1.0, norm_offset: float = 0.0
+    ) -> None:
+        decoder = parts.decoder
+        self.vocab_size = decoder.vocab_size
+        self._specs = tuple(attention_spec(decoder, layer) for layer in decoder.layers)
+        self._layers = layers
+        embedding = parts.weights.take(EMBEDDING)
+        self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"), offset=norm_offset)
+        self._head = parts.make_linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
+        self._embedding = embedding
+        # Rounded as the checkpoint's training did: in bfloat16, √3072 = 55.43 becomes 55.5.
+        self._embedding_scale = torch.tensor(embedding_scale, dtype=embedding.dtype).item()
+        self._soft_cap = decoder.logit_soft_cap
+        self._ropes = [layer.rope for layer in decoder.layers]
+        self._tables = {
+            rope: turn_table(rope, decoder.head_dim, decoder.context_length, embedding.device)
+            for rope in self._ropes
+            if rope is not None
+        }
+
+    @property
+    def attention_specs(self) -> Sequence[AttentionSpec]:
+        """One a layer."""
+        return self._specs
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Tensor:
+        """Returns the last hidden states [T, hidden_size], before the head."""
+        delta = F.embedding(batch.token_ids, self._embedding)
+        if self._embedding_scale != 1.0:
+            delta.mul_(self._embedding_scale)
+        residual = torch.zeros_like(delta)
+        turns: dict[Rope | None, Tensor] = {
+            rope: table.index_select(0, batch.positions) for rope, table in self._tables.items()
+        }
+        for layer, rope in zip(self._layers, self._ropes, strict=True):
+            delta = layer(delta, residual, batch, turns.get(rope))
+        return self._norm.after_add(delta, residual)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Returns float32 [N, vocab_size] of hidden states [N, hidden_size]."""
+        logits = self._head(hidden).float()
+        if self._soft_cap is None:
+            return logits
+        return logits.div_(self._soft_cap).tanh_().mul_(self._soft_cap)

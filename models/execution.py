@@ -1,0 +1,129 @@
+"""One step on the device: from a plan to samples that are still there, and from those to the host."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corymb.kernels.attention import Attention, KVLayer
+from corymb.kernels.sampling import Choice
+from corymb.models import prompt_logprobs
+from corymb.models.batch import build_layout, gather_tokens
+from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
+from corymb.models.model import Batch, Model
+from corymb.models.placement import Place
+from corymb.models.rows import Rows
+from corymb.models.sampler import Sampler
+from corymb.models.settings import Needs
+from corymb.scheduler.messages import Logprob
+from corymb.scheduler.plan import Bool, Int32, Sampled, StepPlan
+
+UNUSABLE = "The model's output holds NaN or infinite values for this request."
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSamples:
+    """What a step gave, before anybody waits for the device."""
+
+    samples: Bool  # [R] of the plan
+    choice: Choice | None  # of the rows that sample, in order; None where none does
+    scores: Scores | None
+    prompt_scores: Sequence[Scores]
+    forward_s: float
+
+    def read(self) -> Sampled:
+        """Waits for the device and puts the samples on the host."""
+        counts = self.samples.astype(np.int32)
+        prompt_entries: dict[int, list[Logprob]] = {}
+        for scores in self.prompt_scores:
+            for owner, more in entries(scores).items():
+                prompt_entries.setdefault(owner, []).extend(more)
+        return Sampled(
+            token_ids=_host_tokens(self.choice),
+            counts=counts,
+            forward_s=self.forward_s,
+            logprobs=entries(self.scores) if self.scores else {},
+            prompt_logprobs=prompt_entries,
+            errors=dict.fromkeys(sorted(self._unusable()), UNUSABLE),
+        )
+
+    def _unusable(self) -> set[int]:
+        failed = prompt_logprobs.unusable(self.prompt_scores)
+        if self.choice is None or bool(self.choice.usable.all()):
+            return failed
+        sampling = np.flatnonzero(self.samples)
+        return failed | set(sampling[~self.choice.usable.cpu().numpy()].tolist())
+
+
+class Execution:
+    """Owns a model, its pools and all device state by row; runs plans in their order. Not thread-safe."""
+
+    def __init__(self, model: Model, attention: Attention, kv: Sequence[KVLayer], rows: Rows, sampler: Sampler) -> None:
+        self._model = model
+        self._attention = attention
+        self._kv = kv
+        self._rows = rows
+        self._sampler = sampler
+        self._place = Place(rows.last_sampled.device)
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> DeviceSamples:
+        """Runs one step."""
+        started_s = time.perf_counter()
+        self._rows.apply(plan)
+        for opened in plan.opened:
+            self._sampler.open(opened)
+        batch = self._batch(plan)
+        self._attention.plan(batch.layout)
+        hidden = self._model.forward(batch)
+        choice, scores = self._sample(hidden, plan)
+        found = prompt_logprobs.find(plan, self._rows, self._sampler.settings)
+        prompt_scores = prompt_logprobs.score_prompts(hidden, found, self._model.logits, self._place) if found else []
+        return DeviceSamples(plan.samples, choice, scores, prompt_scores, time.perf_counter() - started_s)
+
+    def _batch(self, plan: StepPlan) -> Batch:
+        layout = build_layout(plan, self._rows, self._place)
+        return Batch(
+            token_ids=gather_tokens(plan, layout, self._rows, self._place),
+            positions=layout.positions,
+            layout=layout,
+            attention=self._attention,
+            kv=self._kv,
+            prompts=self._rows.prompts,
+        )
+
+    def _sample(self, hidden: Tensor, plan: StepPlan) -> tuple[Choice | None, Scores | None]:
+        """Chooses the next token of the rows that sample, and remembers it for the next step."""
+        index = np.flatnonzero(plan.samples)
+        if not len(index):
+            return None, None
+        rows = plan.rows[index]
+        logits = self._model.logits(_last_of_rows(hidden, plan, self._place(index)))
+        wanted = np.flatnonzero(self._sampler.settings.needs[rows] & Needs.LOGPROBS)
+        # Before choosing: it changes the logits.
+        logprobs = log_probabilities(logits[self._place(wanted)]) if len(wanted) else None
+        choice = self._sampler.choose(logits, rows, plan.num_outputs[index])
+        self._rows.last_sampled[self._place(rows)] = choice.token_ids
+        if logprobs is None:
+            return choice, None
+        positions = Positions(
+            index[wanted].tolist(), [self._sampler.settings.logprobs[row] for row in rows[wanted].tolist()]
+        )
+        return choice, score(logprobs, choice.token_ids[self._place(wanted)], positions, self._place)
+
+
+def _last_of_rows(hidden: Tensor, plan: StepPlan, index: Tensor) -> Tensor:
+    """The hidden states of the last tokens of the plan's rows at `index`."""
+    if len(index) == plan.num_tokens:
+        return hidden
+    last = np.cumsum(plan.widths) - 1
+    return hidden[torch.from_numpy(last).to(index.device)[index]]
+
+
+def _host_tokens(choice: Choice | None) -> Int32:
+    if choice is None:
+        return np.empty(0, np.int32)
+    return choice.token_ids.to("cpu", torch.int32).numpy()

@@ -1,0 +1,138 @@
+"""What a folder of safetensors files holds, read from their headers alone. Imports no torch."""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from corymb.models.errors import BrokenModel, UnsupportedModel
+from corymb.models.fields import Fields
+from corymb.models.inventory import HEAD, Shapes
+
+INDEX = "model.safetensors.index.json"
+MAX_HEADER_BYTES = 100 << 20
+WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
+LOADABLE = ("F32", "F16", "BF16")
+
+# Checkpoints that also hold a vision tower nest the text model in one of two ways.
+NESTED = (
+    ("language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+)
+UNUSED = re.compile(r"(^|\.)(vision_tower|multi_modal_projector)\.|\.rotary_emb\.inv_freq$")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where one tensor lies."""
+
+    file: Path
+    stored_name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes on disk."""
+        return math.prod(self.shape) * WIDTHS.get(self.dtype, 1)
+
+
+Stored = dict[str, StoredTensor]
+
+
+def read_headers(folder: Path) -> Stored:
+    """All tensors of a model folder that a text model may use, by name. Raises BrokenModel, UnsupportedModel."""
+    stored: Stored = {}
+    for file in weight_files(folder):
+        for name, tensor in _header(file).items():
+            plain = _plain_name(name)
+            if plain in stored:
+                raise BrokenModel(f"{plain} is in two files of {folder}: {stored[plain].file.name} and {file.name}.")
+            if not UNUSED.search(name):
+                stored[plain] = tensor
+    return stored
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model: those that its index names, or all there are."""
+    if (folder / INDEX).exists():
+        mapped = Fields.read(folder / INDEX).inner("weight_map").values
+        files = [folder / name for name in sorted(set(mapped.values()))]
+        missing = [file.name for file in files if not file.exists()]
+        if missing:
+            raise BrokenModel(f"{folder} lacks {_some(missing)}, which its index names; download it again.")
+        return files
+    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise _no_files(folder)
+    return files
+
+
+def weights_size_bytes(folder: Path) -> int:
+    """What all tensors of a model folder take on disk."""
+    return sum(tensor.size_bytes for tensor in read_headers(folder).values())
+
+
+def check_tensors(stored: Stored, expected: Shapes, folder: Path) -> None:
+    """Raises BrokenModel unless the stored tensors are those that the model's config asks for."""
+    missing = [name for name in expected if name not in stored]
+    if missing:
+        raise BrokenModel(f"{folder} lacks the tensors its config.json asks for: {_some(missing)}.")
+    # A tied head is often stored all the same; the embedding stands for it.
+    unexpected = [name for name in stored if name not in expected and name != HEAD]
+    if unexpected:
+        raise BrokenModel(f"{folder} holds tensors its config.json has no place for: {_some(unexpected)}.")
+    for name, shape in expected.items():
+        if stored[name].shape != shape:
+            raise BrokenModel(
+                f"{name} in {stored[name].file} has shape {list(stored[name].shape)}, "
+                f"but config.json asks for {list(shape)}."
+            )
+        if stored[name].dtype not in LOADABLE:
+            raise UnsupportedModel(
+                f"{name} in {stored[name].file} is stored as {stored[name].dtype}, which is not supported."
+            )
+
+
+def _header(file: Path) -> Stored:
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
+            raise BrokenModel(f"{file} is not a whole safetensors file; download it again.")
+        try:
+            header = json.loads(stream.read(length))
+            tensors = {
+                name: (StoredTensor(file, name, entry["dtype"], tuple(entry["shape"])), entry["data_offsets"][1])
+                for name, entry in header.items()
+                if name != "__metadata__"
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            raise BrokenModel(f"{file} has a damaged header; download it again.") from None
+    if max((end for _, end in tensors.values()), default=0) != size - 8 - length:
+        raise BrokenModel(f"{file} is cut short; download it again.")
+    return {name: tensor for name, (tensor, _) in tensors.items()}
+
+
+def _plain_name(name: str) -> str:
+    for nested, plain in NESTED:
+        if name.startswith(nested):
+            return plain + name.removeprefix(nested)
+    return name
+
+
+def _no_files(folder: Path) -> UnsupportedModel | BrokenModel:
+    pickled = [file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in sorted(folder.glob(pattern))]
+    if pickled:
+        return UnsupportedModel(
+            f"{folder} holds only pickled weights ({_some(pickled)}), which can run code when opened and are refused; "
+            "convert them to safetensors."
+        )
+    return BrokenModel(f"{folder} holds no weights: no *.safetensors file is there.")
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -1,0 +1,54 @@
+"""Which tensors a decoder's checkpoint must hold, by name and shape. Imports no torch."""
+
+from corymb.models.config import DecoderConfig
+
+Shapes = dict[str, tuple[int, ...]]
+
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+
+
+def expected_tensors(decoder: DecoderConfig) -> Shapes:
+    """All tensors of a decoder, in the order in which a model takes them."""
+    hidden = decoder.hidden_size
+    shapes: Shapes = {EMBEDDING: (decoder.vocab_size, hidden)}
+    layer = _attention(decoder) | _mlp(decoder) | _norms(decoder)
+    for index in range(len(decoder.layers)):
+        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
+    shapes[FINAL_NORM] = (hidden,)
+    if not decoder.tied:
+        shapes[HEAD] = (decoder.vocab_size, hidden)
+    return shapes
+
+
+def _attention(decoder: DecoderConfig) -> Shapes:
+    queries, keys = decoder.num_heads * decoder.head_dim, decoder.num_kv_heads * decoder.head_dim
+    shapes = _linear("self_attn.q_proj", queries, decoder.hidden_size, decoder.qkv_bias)
+    for name in ("self_attn.k_proj", "self_attn.v_proj"):
+        shapes |= _linear(name, keys, decoder.hidden_size, decoder.qkv_bias)
+    shapes |= _linear("self_attn.o_proj", decoder.hidden_size, queries, decoder.output_bias)
+    if decoder.query_key_norm:
+        shapes |= {"self_attn.q_norm.weight": (decoder.head_dim,), "self_attn.k_norm.weight": (decoder.head_dim,)}
+    return shapes
+
+
+def _mlp(decoder: DecoderConfig) -> Shapes:
+    hidden, inner, bias = decoder.hidden_size, decoder.intermediate_size, decoder.mlp_bias
+    return (
+        _linear("mlp.gate_proj", inner, hidden, bias)
+        | _linear("mlp.up_proj", inner, hidden, bias)
+        | _linear("mlp.down_proj", hidden, inner, bias)
+    )
+
+
+def _norms(decoder: DecoderConfig) -> Shapes:
+    names = ["input_layernorm", "post_attention_layernorm"]
+    if decoder.family == "gemma":
+        names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+    return {f"{name}.weight": (decoder.hidden_size,) for name in names}
+
+
+def _linear(name: str, outputs: int, inputs: int, bias: bool) -> Shapes:
+    weight: Shapes = {f"{name}.weight": (outputs, inputs)}
+    return weight | {f"{name}.bias": (outputs,)} if bias else weight

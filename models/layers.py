@@ -1,0 +1,121 @@
+"""The parts that decoders are built from."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
+from corymb.kernels.operations import Operations
+from corymb.models.config import DecoderConfig, LayerConfig
+from corymb.models.linear import Linear, MakeLinear
+from corymb.models.model import Batch
+from corymb.models.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Makes layers out of named tensors."""
+
+    decoder: DecoderConfig
+    weights: Weights
+    operations: Operations
+    make_linear: MakeLinear
+
+    def linear(self, *names: str, bias: bool) -> Linear:
+        """One product for the weights of these names, their outputs one after another."""
+        weight = self._joined([f"{name}.weight" for name in names])
+        return self.make_linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
+
+    def norm(self, name: str, *, offset: float = 0.0) -> "RMSNorm":
+        """A norm. Some checkpoints store the distance of its weight from an offset."""
+        weight = self.weights.take(f"{name}.weight").float() + offset
+        return RMSNorm(weight, self.decoder.norm_eps, self.operations)
+
+    def _joined(self, names: list[str]) -> Tensor:
+        tensors = [self.weights.take(name) for name in names]
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+class RMSNorm:
+    """Divides by the root of the mean square, then weighs."""
+
+    def __init__(self, weight: Tensor, eps: float, operations: Operations) -> None:
+        self.weight = weight
+        self.eps = eps
+        self._operations = operations
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns the norm of x."""
+        return self._operations.rms_norm(x, self.weight, self.eps)
+
+    def after_add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Adds x to residual in place and returns the norm of the sum."""
+        return self._operations.add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class MLP:
+    """down(activation(gate(x)) × up(x))."""
+
+    def __init__(self, parts: Parts, name: str) -> None:
+        bias = parts.decoder.mlp_bias
+        self._gate_up = parts.linear(f"{name}.gate_proj", f"{name}.up_proj", bias=bias)
+        self._down = parts.linear(f"{name}.down_proj", bias=bias)
+        activations = {"silu": parts.operations.silu_mul, "gelu_tanh": parts.operations.gelu_tanh_mul}
+        self._activate = activations[parts.decoder.activation]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns [T, hidden_size] of [T, hidden_size]."""
+        return self._down(self._activate(self._gate_up(x)))
+
+
+class SelfAttention:
+    """Attention between a token and those before it."""
+
+    def __init__(self, parts: Parts, name: str, index: int, *, norm_offset: float = 0.0) -> None:
+        decoder = parts.decoder
+        self._index = index
+        self._spec = attention_spec(decoder, decoder.layers[index])
+        self._operations = parts.operations
+        names = [f"{name}.{part}_proj" for part in "qkv"]
+        self._qkv = parts.linear(*names, bias=decoder.qkv_bias)
+        self._output = parts.linear(f"{name}.o_proj", bias=decoder.output_bias)
+        normed = decoder.query_key_norm
+        self._query_norm = parts.norm(f"{name}.q_norm", offset=norm_offset) if normed else None
+        self._key_norm = parts.norm(f"{name}.k_norm", offset=norm_offset) if normed else None
+        self._norms: HeadNorms | None = None
+        if self._query_norm is not None and self._key_norm is not None:
+            self._norms = HeadNorms(self._query_norm.weight, self._key_norm.weight, decoder.norm_eps)
+
+    def __call__(self, x: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+        """Returns [T, hidden_size] of [T, hidden_size]. `turns`: see Operations.rope; None for no positions."""
+        spec, cache = self._spec, batch.kv[self._index]
+        num_turned = spec.num_heads + spec.num_kv_heads
+        heads = self._qkv(x).view(len(x), num_turned + spec.num_kv_heads, spec.head_dim)
+        if isinstance(batch.attention, JoinedAttention):
+            attended = batch.attention.run_joined(heads, HeadChanges(turns, self._norms), spec, cache)
+            return self._output(attended.view(len(x), -1))
+        turned = self._normed(heads[:, :num_turned])
+        if turns is not None:
+            self._operations.rope(turned, turns)
+        queries, keys = torch.split(turned, [spec.num_heads, spec.num_kv_heads], dim=1)
+        attended = batch.attention.run(queries, keys, heads[:, num_turned:], spec, cache)
+        return self._output(attended.reshape(len(x), spec.num_heads * spec.head_dim))
+
+    def _normed(self, heads: Tensor) -> Tensor:
+        if self._query_norm is None or self._key_norm is None:
+            return heads
+        queries, keys = torch.split(heads, [self._spec.num_heads, self._spec.num_kv_heads], dim=1)
+        return torch.cat((self._query_norm(queries), self._key_norm(keys)), dim=1)
+
+
+def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
+    """What one layer asks of attention."""
+    return AttentionSpec(
+        num_heads=decoder.num_heads,
+        num_kv_heads=decoder.num_kv_heads,
+        head_dim=decoder.head_dim,
+        scale=decoder.attention_scale,
+        window=layer.window,
+        soft_cap=decoder.attention_soft_cap,
+    )

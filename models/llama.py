@@ -1,0 +1,28 @@
+"""Llama and the models that follow it: a norm before attention and one before the MLP."""
+
+from torch import Tensor
+
+from corymb.models.decoder import Decoder
+from corymb.models.layers import MLP, Parts, SelfAttention
+from corymb.models.model import Batch
+
+
+class LlamaLayer:
+    """See decoder.Layer."""
+
+    def __init__(self, parts: Parts, index: int) -> None:
+        name = f"model.layers.{index}"
+        self._attention = SelfAttention(parts, f"{name}.self_attn", index)
+        self._mlp = MLP(parts, f"{name}.mlp")
+        self._attention_norm = parts.norm(f"{name}.input_layernorm")
+        self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm")
+
+    def __call__(self, delta: Tensor, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+        """See decoder.Layer."""
+        attended = self._attention(self._attention_norm.after_add(delta, residual), batch, turns)
+        return self._mlp(self._mlp_norm.after_add(attended, residual))
+
+
+def build_llama(parts: Parts) -> Decoder:
+    """Builds the model out of its tensors."""
+    return Decoder(parts, [LlamaLayer(parts, index) for index in range(len(parts.decoder.layers))])

@@ -1,0 +1,62 @@
+"""Loads a model: from a folder's safetensors, or with invented weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from corymb.kernels.operations import Operations
+from corymb.kernels.torch_operations import TorchOperations
+from corymb.models.config import DecoderConfig, ModelConfig
+from corymb.models.decoder import Decoder
+from corymb.models.errors import UnsupportedModel
+from corymb.models.gemma import build_gemma
+from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
+from corymb.models.inventory import expected_tensors
+from corymb.models.layers import Parts
+from corymb.models.linear import MakeLinear, PlainLinear
+from corymb.models.llama import build_llama
+from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
+
+__all__ = ["LoadFormat", "load_model", "weights_size_bytes"]
+
+CPU = torch.device("cpu")
+
+LoadFormat = Literal["auto", "safetensors", "dummy"]
+
+FAMILIES: dict[str, Callable[[Parts], Decoder]] = {"llama": build_llama, "gemma": build_gemma}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model's tensors come and in what form they are kept."""
+
+    dtype: torch.dtype = torch.float32
+    device: torch.device = CPU
+    load_format: LoadFormat = "auto"
+    operations: Operations = field(default_factory=TorchOperations)
+    make_linear: MakeLinear = PlainLinear
+
+
+def load_model(
+    folder: Path, config: ModelConfig, options: LoadOptions, *, on_progress: Progress = lambda _: None
+) -> Decoder:
+    """Builds the model of a folder. `on_progress` hears of bytes read, `weights_size_bytes(folder)` in all.
+
+    Raises UnsupportedModel and BrokenModel before any weights are read.
+    """
+    decoder = config.decoder
+    if decoder is None:
+        raise UnsupportedModel(f"{config.architecture} has no weights to load.")
+    if options.load_format == "dummy":
+        return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
+    stored = read_headers(folder)
+    check_tensors(stored, expected_tensors(decoder), folder)
+    with CheckpointWeights(stored, options.dtype, options.device, on_progress) as weights:
+        return _build(decoder, weights, options)
+
+
+def _build(decoder: DecoderConfig, weights: Weights, options: LoadOptions) -> Decoder:
+    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.make_linear))

@@ -1,0 +1,86 @@
+"""Chooses the next token of every sampling row, from logits and the row's settings."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from corymb.kernels import logit_edits
+from corymb.kernels.logit_edits import Entries
+from corymb.kernels.noise import row_keys
+from corymb.kernels.sampling import Choice, Draws, Sampling, TorchSampling
+from corymb.models.penalties import Said
+from corymb.models.placement import Place
+from corymb.models.settings import Needs, Settings
+from corymb.scheduler.plan import Int32, Opened
+
+Index = NDArray[np.int64]
+
+
+class Sampler:
+    """Owns the sampling state of all rows. A batch of greedy rows without edits costs one pass over its logits."""
+
+    def __init__(self, num_rows: int, eos_ids: frozenset[int], place: Place, sampling: Sampling | None = None) -> None:
+        self._sampling: Sampling = sampling or TorchSampling()
+        self.settings = Settings(num_rows, eos_ids)
+        self._said = Said(num_rows, place)
+        self._place = place
+
+    def open(self, opened: Opened) -> None:
+        """A request took a row."""
+        self.settings.open(opened.row, opened.sampling, opened.logprobs)
+        if self.settings.needs[opened.row] & Needs.PENALTIES:
+            self._said.open(opened.row, opened.prompt_ids, opened.output_ids)
+
+    def choose(self, logits: Tensor, rows: Int32, num_outputs: Int32) -> Choice:
+        """The next token of `rows` [N], each with so many output tokens, from logits [N, V], which it may change."""
+        needs = self.settings.required(rows, num_outputs)
+        if not (needs & ~np.uint8(Needs.LOGPROBS)).any():
+            return self._sampling.greedy(logits)
+        penalized = np.flatnonzero(needs & Needs.PENALTIES)
+        self._edit(logits, rows, needs)
+        choice = self._sampling.greedy(logits)
+        self._draw(choice, logits, rows, num_outputs)
+        if len(penalized):
+            self._said.append(rows[penalized], choice.token_ids[self._place(penalized)])
+        return choice
+
+    def _edit(self, logits: Tensor, rows: Int32, needs: NDArray[np.uint8]) -> None:
+        biased = np.flatnonzero(needs & Needs.BIAS)
+        if len(biased):
+            bias = np.concatenate([self.settings.bias[row] for row in rows[biased].tolist()])
+            logit_edits.add_bias(logits, self._entries(biased, rows, self.settings.bias_ids), self._place(bias))
+        penalized = np.flatnonzero(needs & Needs.PENALTIES)
+        if len(penalized):
+            weights = self.settings.penalties[:, rows[penalized]]
+            logit_edits.penalize(logits, self._said.penalties(penalized, rows[penalized], weights))
+        unfinished = np.flatnonzero(needs & Needs.MINIMUM)
+        if len(unfinished):
+            logit_edits.forbid(logits, self._entries(unfinished, rows, self.settings.ending_ids))
+
+    def _entries(self, index: Index, rows: Int32, ids_of_row: Mapping[int, Index]) -> Entries:
+        token_ids = [ids_of_row[row] for row in rows[index].tolist()]
+        widths = [len(ids) for ids in token_ids]
+        return Entries(self._place(np.repeat(index, widths)), self._place(np.concatenate(token_ids)))
+
+    def _draw(self, choice: Choice, logits: Tensor, rows: Int32, num_outputs: Int32) -> None:
+        """Replaces the choice of rows that do not want their best token."""
+        needs = self.settings.needs[rows] & np.uint8(Needs.RANDOM | Needs.FILTERS)
+        for wanted in (Needs.RANDOM, Needs.RANDOM | Needs.FILTERS):
+            index = np.flatnonzero(needs == wanted)
+            if len(index):
+                draws = self._draws(rows[index], num_outputs[index])
+                filtered = bool(wanted & Needs.FILTERS)
+                self._sampling.draw(logits, self._place(index), draws, choice.token_ids, filtered=filtered)
+
+    def _draws(self, rows: Int32, num_outputs: Int32) -> Draws:
+        settings, place = self.settings, self._place
+        return Draws(
+            temperature=place(settings.temperature[rows]),
+            top_k=place(settings.top_k[rows]),
+            top_p=place(settings.top_p[rows]),
+            min_p=place(settings.min_p[rows]),
+            any_min_p=bool(settings.min_p[rows].any()),
+            keys=place(row_keys(settings.seeds[rows], num_outputs)),
+        )

@@ -1,0 +1,75 @@
+"""Ragged layouts and pools made by hand, without a scheduler or a tree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
+from corymb.models.model import Batch, Model
+
+
+class NoPrompts:
+    """For models that never look at prompts."""
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        raise KeyError(row)
+
+
+@dataclass
+class Sequences:
+    """Rows with scattered slots in pools that hold NaN wherever nobody wrote."""
+
+    specs: Sequence[AttentionSpec]
+    kv: list[KVLayer]
+    table: Tensor
+    full_to_sliding: Tensor
+    lengths: np.ndarray  # computed tokens, by row
+
+    @staticmethod
+    def empty(specs: Sequence[AttentionSpec], *, num_rows: int, context_length: int, seed: int = 0) -> "Sequences":
+        """Room for `num_rows` rows (row 0 is padding) of full length."""
+        generator = torch.Generator().manual_seed(seed)
+        num_slots = num_rows * context_length + 1
+        scattered = torch.randperm(num_slots - 1, generator=generator).int() + 1
+        table = scattered.view(num_rows, context_length).contiguous()
+        sliding = torch.zeros(num_slots, dtype=torch.int32)
+        sliding[1:] = torch.randperm(num_slots - 1, generator=generator).int() + 1
+        shapes = [(num_slots, spec.num_kv_heads, spec.head_dim) for spec in specs]
+        kv = [KVLayer(torch.full(shape, torch.nan), torch.full(shape, torch.nan)) for shape in shapes]
+        return Sequences(specs, kv, table, sliding, np.zeros(num_rows, np.int32))
+
+    def layout(self, rows: Sequence[int], widths: Sequence[int]) -> RaggedLayout:
+        """The next `widths` tokens of these rows."""
+        host_rows, host_widths = np.array(rows, np.int32), np.array(widths, np.int32)
+        starts = self.lengths[host_rows]
+        positions = np.concatenate([np.arange(s, s + w) for s, w in zip(starts, host_widths, strict=True)])
+        of_token = torch.from_numpy(np.repeat(host_rows, host_widths)).long()
+        slots = self.table[of_token, torch.from_numpy(positions)].long()
+        return RaggedLayout(
+            rows=torch.from_numpy(host_rows),
+            widths=torch.from_numpy(host_widths),
+            starts=torch.from_numpy(starts),
+            offsets=torch.from_numpy(np.concatenate(([0], np.cumsum(host_widths))).astype(np.int32)),
+            positions=torch.from_numpy(positions).long(),
+            slots=slots,
+            sliding_slots=self.full_to_sliding[slots].long(),
+            table=self.table,
+            full_to_sliding=self.full_to_sliding,
+            host_rows=host_rows,
+            host_widths=host_widths,
+            host_starts=starts,
+        )
+
+    def step(self, model: Model, attention: Attention, tokens: dict[int, Sequence[int]]) -> Tensor:
+        """Computes the next tokens of some rows; returns the hidden states of all of them, in order."""
+        layout = self.layout(list(tokens), [len(ids) for ids in tokens.values()])
+        attention.plan(layout)
+        token_ids = torch.tensor([token for ids in tokens.values() for token in ids])
+        batch = Batch(token_ids, layout.positions, layout, attention, self.kv, NoPrompts())
+        hidden = model.forward(batch)
+        for row, ids in tokens.items():
+            self.lengths[row] += len(ids)
+        return hidden

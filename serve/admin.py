@@ -1,0 +1,100 @@
+"""What operators order: flush the cache, end requests; and what they ask."""
+
+import asyncio
+import math
+import time
+import urllib.parse
+from typing import Any
+
+from corymb.serve.answer import encode
+from corymb.serve.body import read_json
+from corymb.serve.call import Call
+from corymb.serve.engine import EngineUnavailable
+from corymb.serve.errors import ApiError, invalid
+from corymb.serve.fan import unavailable
+from corymb.serve.fields import Field, boolean, ignored
+from corymb.serve.parts import Parts
+from corymb.serve.requests import read_fields, read_rid, table
+
+_MAX_FLUSH_WAIT_S = 600.0
+_FLUSH_WAIT_S = 2.0  # a request that has just answered may hold its lease for a step more
+_FLUSH_RETRY_S = 0.02
+
+
+def abort_fields() -> dict[str, Field]:
+    """Fields of /abort_request."""
+    own = [
+        Field("rid", "string of at most 128 of A-Z a-z 0-9 . _ : -", read_rid),
+        boolean("abort_all"),
+        ignored("abort_message", "not used"),
+    ]
+    return table(own)
+
+
+class Admin:
+    """Carries out orders."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._engine = parts.engine
+        self._settings = parts.settings
+        self._abort_fields = abort_fields()
+
+    async def flush_cache(self, call: Call) -> None:
+        """Drops everything cached. `?timeout=` seconds: how long to wait until no request holds any of it."""
+        deadline_s = time.monotonic() + _read_timeout(call.scope["query_string"])
+        while True:
+            try:
+                reply = await self._engine.control("flush_cache")
+            except EngineUnavailable as error:
+                raise unavailable(self._engine, str(error)) from error
+            if reply.ok:
+                await call.answer(200, encode({"success": True, "message": reply.message or "Cache flushed."}))
+                return
+            if time.monotonic() > deadline_s:
+                raise ApiError("cache_in_use", reply.message or "Requests are running; nothing was flushed.")
+            await asyncio.sleep(_FLUSH_RETRY_S)
+
+    async def abort_request(self, call: Call) -> None:
+        """Ends one request with all its choices, or every one."""
+        values = read_fields(self._abort_fields, await read_json(call, self._settings), call)
+        everything = values.get("abort_all", False)
+        if not everything and "rid" not in values:
+            raise invalid("rid", "is required, or `abort_all`.")
+        count = self._engine.abort(None if everything else values["rid"])
+        if not count and not everything:
+            raise ApiError("rid_not_found", "No request with this `rid` is open.", param="rid")
+        await call.answer(200, encode({"success": True, "num_aborted": count}))
+
+
+def _read_timeout(query: bytes) -> float:
+    given = urllib.parse.parse_qs(query.decode("latin-1")).get("timeout")
+    if given is None:
+        return _FLUSH_WAIT_S
+    try:
+        seconds = float(given[0])
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= _MAX_FLUSH_WAIT_S:
+        raise invalid("timeout", f"must be a number of seconds from 0 to {_MAX_FLUSH_WAIT_S:g}.")
+    return seconds
+
+
+def server_info(parts: Parts) -> dict[str, Any]:
+    """The resolved configuration and the state of the engine, without secrets."""
+    engine = parts.engine
+    info = engine.info
+    stats = engine.stats
+    return {
+        **info.config,
+        "state": engine.state,
+        "served_model_names": list(info.names),
+        "model_path": info.path,
+        "context_length": info.context_length,
+        "max_total_num_tokens": info.max_total_num_tokens,
+        "page_size": info.page_size,
+        "scheduler": info.scheduler,
+        "num_running": stats.num_running if stats else 0,
+        "num_waiting": stats.num_waiting if stats else 0,
+        "pool_used": stats.pool_used if stats else {},
+        "uptime_s": round(time.time() - info.started_at, 3),
+    }

@@ -1,0 +1,50 @@
+"""JSON bodies: strict, bounded, and never a 500."""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from corymb.serve.call import Call
+from corymb.serve.errors import ApiError, invalid
+from corymb.serve.fields import is_finite
+from corymb.serve.settings import HttpSettings
+
+_LENIENT_MAX_BYTES = 1 << 20
+_NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}")
+
+
+async def read_json(call: Call, settings: HttpSettings, *, optional: bool = False) -> dict[str, Any]:
+    """The body as a JSON object. `optional`: no body at all is an empty object."""
+    body = await call.read_body(settings.max_body_bytes, settings.body_timeout_s)
+    if optional and not body:
+        return {}
+    media_type = call.header(b"content-type").split(b";")[0].strip().lower()
+    if media_type != b"application/json":
+        raise ApiError("unsupported_media_type", "Send the body with `Content-Type: application/json`.")
+    return parse(body)
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """Decodes a JSON object; NaN, Infinity and numbers beyond a double are errors that name their field."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError):
+        raise _explain(body) from None
+    if not isinstance(value, dict):
+        raise ApiError("invalid_json", "The body must be a JSON object.")
+    return value
+
+
+def _explain(body: bytes) -> ApiError:
+    """Says which field holds a number that JSON cannot, or that the body is no JSON."""
+    if len(body) <= _LENIENT_MAX_BYTES and _NOT_FINITE.search(body):
+        try:
+            value = json.loads(body)
+            names = [name for name, item in value.items() if not is_finite(item)] if isinstance(value, dict) else []
+        except (ValueError, RecursionError):
+            names = []
+        if names:
+            return invalid(names[0][:100], "must not hold NaN, Infinity or a number beyond the range of a double.")
+    return ApiError("invalid_json", "The body is not valid JSON (RFC 8259, UTF-8).")

@@ -1,0 +1,131 @@
+"""POST /v1/chat/completions."""
+
+from typing import Any
+
+from corymb.serve.answer import Head
+from corymb.serve.asks import Ask, Room, check_choices
+from corymb.serve.body import read_json
+from corymb.serve.call import Call
+from corymb.serve.chat_answer import ChatAnswer
+from corymb.serve.conversation import Conversation, conversation_fields
+from corymb.serve.errors import ApiError, invalid, shown
+from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
+from corymb.serve.parts import Parts
+from corymb.serve.prompts import PromptEncoder
+from corymb.serve.requests import generate, new_rid, now_s, read_fields, read_model, request_fields, routing, table
+from corymb.serve.sampling_fields import (
+    MAX_NEW_TOKENS,
+    MAX_TOP_LOGPROBS,
+    check_min,
+    openai_logprobs,
+    sampling,
+    sampling_fields,
+    structure_fields,
+    text_options,
+)
+from corymb.serve.stream_usage import StreamUsage, read_stream_options
+from corymb.serve.usage import Usage
+
+
+def chat_fields(vocab_size: int) -> dict[str, Field]:
+    """Every field of a chat completion that we know."""
+    own = [
+        string("model", 256),
+        integer("max_tokens", 0, MAX_NEW_TOKENS),
+        integer("max_completion_tokens", 0, MAX_NEW_TOKENS),
+        integer("min_tokens", 0, MAX_NEW_TOKENS),
+        boolean("logprobs"),
+        integer("top_logprobs", 0, MAX_TOP_LOGPROBS),
+        boolean("stream"),
+        Field("stream_options", "object: include_usage, continuous_usage_stats", read_stream_options),
+        boolean("include_stop_str_in_output"),
+        Field("response_format", 'object: {"type": "text"}', read_response_format),
+    ]
+    others = [
+        refused("prompt", "use /v1/completions"),
+        refused("max_new_tokens", "use `max_tokens`"),
+        refused("echo", "use /v1/completions", False),
+        refused("tool_choice", "tool calls are not available", "none", "auto"),
+        refused("functions", "tool calls are not available", []),
+        refused("function_call", "tool calls are not available", "none", "auto"),
+        refused("modalities", "this server writes text only", ["text"]),
+        refused("audio", "this server writes text only"),
+        refused("web_search_options", "this server does not search"),
+        refused("prompt_logprobs", "use /v1/completions with `echo` and `logprobs`", False),
+        refused("best_of", "use `n`", 1),
+        ignored("user", "not used"),
+        ignored("store", "nothing is stored"),
+        ignored("metadata", "nothing is stored"),
+        ignored("parallel_tool_calls", "without tools it changes nothing"),
+        ignored("prediction", "a hint that may only change speed"),
+        ignored("prompt_cache_key", "the cache finds prefixes by itself; see `cache_salt`"),
+        ignored("safety_identifier", "not used"),
+        ignored("service_tier", "there is one"),
+    ]
+    shared = (sampling_fields(vocab_size), request_fields(), structure_fields())
+    return table(own, others, conversation_fields(), *shared)
+
+
+def read_response_format(param: str, value: object) -> None:
+    """Only plain text can be promised."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str):
+        raise invalid(param, f'must be an object with a `type`, as {{"type": "text"}}, not {shown(value)}.')
+    if kind in ("json_object", "json_schema", "structural_tag"):
+        message = f"`{param}` of type {kind} is not supported: constrained output is not available."
+        raise ApiError("unsupported_parameter", message, param=param)
+    if kind != "text":
+        raise invalid(param, f"has the unknown type {shown(kind)}.")
+
+
+class ChatCompletions:
+    """Reads, runs and answers chat completions."""
+
+    def __init__(self, parts: Parts) -> None:
+        info, settings = parts.engine.info, parts.settings
+        self._parts = parts
+        self._fields = chat_fields(info.vocab_size)
+        self._room = Room(info.context_length, settings.clamp_max_tokens)
+        self._conversation = Conversation(parts.chat_template, PromptEncoder(parts.tokenizer, self._room))
+
+    async def __call__(self, call: Call) -> None:
+        """Handles one request."""
+        body = await read_json(call, self._parts.settings)
+        values = read_fields(self._fields, body, call)
+        model = read_model(self._parts.engine.info, values)
+        check_choices(1, values.get("n", 1), self._parts.settings.max_choices)
+        ask = await self._ask(values)
+        answer = ChatAnswer(
+            Head(ask.rid, "chat.completion", now_s(), model),
+            Head(ask.rid, "chat.completion.chunk", now_s(), model),
+            usage=Usage([len(ask.token_ids)], ask.n),
+            stream_usage=values.get("stream_options", StreamUsage()),
+        )
+        await generate(call, self._parts, [ask], answer, stream=values.get("stream", False))
+
+    async def _ask(self, values: dict[str, Any]) -> Ask:
+        logprobs = self._logprobs(values)
+        rendered = await self._conversation.render(values)
+        limit = "max_completion_tokens" if "max_completion_tokens" in values else "max_tokens"
+        max_new = self._room.new_tokens(len(rendered.token_ids), values.get(limit), None, param=limit)
+        min_new = values.get("min_tokens", 0)
+        check_min("min_tokens", min_new, max_new)
+        settings, vocab_size = self._parts.settings, self._parts.engine.info.vocab_size
+        return Ask(
+            rid=values.get("rid") or new_rid("chatcmpl"),
+            token_ids=rendered.token_ids,
+            sampling=sampling(
+                values, settings.sampling_defaults, max_new=max_new, min_new=min_new, vocab_size=vocab_size
+            ),
+            text=text_options(values, min_new=min_new),
+            logprobs=openai_logprobs(logprobs),
+            n=values.get("n", 1),
+            routing=routing(values),
+        )
+
+    def _logprobs(self, values: dict[str, Any]) -> int | None:
+        if values.get("logprobs"):
+            return int(values.get("top_logprobs", 0))
+        if values.get("top_logprobs"):
+            raise invalid("top_logprobs", "needs `logprobs` to be true.")
+        return None

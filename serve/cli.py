@@ -1,0 +1,66 @@
+"""The commands `serve` and `corymb`."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from corymb.models.errors import ModelError
+from corymb.serve.children import Children
+from corymb.serve.config import ConfigError, ServeConfig, from_flags, move_keys_to_environment
+from corymb.serve.flags import parser, show_error
+from corymb.serve.listener import listen
+from corymb.serve.log import set_up_logging
+from corymb.serve.timeline import Timeline
+from corymb.serve.transport import private_directory
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "serve") -> NoReturn:
+    """Serves until it is told to end. Exits with 0 after a drain, 1 on failure, 2 when it cannot start as asked."""
+    flags = parser(program).parse(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGTERM, _exit)
+    try:
+        config = from_flags(flags)
+        _hide_keys()
+        status = _serve(config)
+    except (ConfigError, ModelError) as error:
+        status = show_error(program, str(error))
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    sys.stderr.flush()
+    # Threads that still work for clients which are gone must not hold the process.
+    os._exit(status)
+
+
+def corymb(arguments: Sequence[str] | None = None) -> NoReturn:
+    """`corymb serve …` is `serve …`, for environments where another package owns that name."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["serve"]:
+        main(given[1:], "corymb serve")
+    if given[:1] in (["--help"], ["-h"]):
+        print("usage: corymb serve [MODEL] [flags]\n\nSee corymb serve --help.")
+        sys.exit(0)
+    found = f"Unknown command {given[0]!r}; write" if given else "Write"
+    sys.exit(show_error("corymb", f"{found} corymb serve [MODEL]."))
+
+
+def _exit(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _hide_keys() -> None:
+    """Starts this program anew without the keys on its command line, which the process list would show."""
+    kept = move_keys_to_environment(sys.orig_argv)
+    if len(kept) != len(sys.orig_argv):
+        os.execv(sys.executable, [sys.executable, *kept[1:]])  # noqa: S606 - the same program
+
+
+def _serve(config: ServeConfig) -> int:
+    timeline = Timeline()
+    set_up_logging(config.http.log_level)
+    with listen(config.http) as listener, private_directory() as sockets, Children() as children:
+        # The children import what they need while this process does the same and looks at the model.
+        from corymb.serve.serving import serve  # noqa: PLC0415
+
+        return serve(config, listener=listener, sockets=sockets, children=children, timeline=timeline)

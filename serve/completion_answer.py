@@ -1,0 +1,118 @@
+"""Answers of /v1/completions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from corymb.scheduler.messages import Text, TextLogprob
+from corymb.serve.answer import Choice, Head, encode, finish_json, joined
+from corymb.serve.logprobs import CompletionLogprobs
+from corymb.serve.prompts import Prompt
+from corymb.serve.sse import event
+from corymb.serve.stream_usage import StreamUsage
+from corymb.serve.tokenizer import Tokenizer
+from corymb.serve.usage import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionView:
+    """What the client wants to see of a completion."""
+
+    prompts: Sequence[Prompt]
+    n: int
+    echo: bool
+    logprobs: bool
+    skip_special_tokens: bool
+
+
+class CompletionAnswer:
+    """Spells completions; with `echo`, each choice starts with its prompt."""
+
+    def __init__(
+        self, head: Head, view: CompletionView, tokenizer: Tokenizer, *, usage: Usage, stream_usage: StreamUsage
+    ) -> None:
+        self._head = head.json
+        self._view = view
+        self._tokenizer = tokenizer
+        self._usage = usage
+        self._stream_usage = stream_usage
+        self._choices: dict[int, Choice] = {}
+        self._spellers: dict[int, CompletionLogprobs] = {}
+
+    def events(self, index: int, text: Text) -> bytes:
+        """Text as it comes, then the reason of the finish once."""
+        is_first = index not in self._spellers
+        speller = self._spellers.setdefault(index, CompletionLogprobs())
+        self._usage.add(index, text)
+        echoed = self._echo(index) if is_first and self._view.echo else ""
+        logprobs = self._logprobs(index, speller, text.prompt_logprobs or (), text.logprobs or ())
+        events = b""
+        if echoed or text.text or logprobs != b"null" or (self._stream_usage.always and text.finish is None):
+            events = self._chunk(index, echoed + text.text, logprobs, _OPEN)
+        if text.finish is not None:
+            events += self._chunk(index, "", b"null", finish_json(text.finish))
+        return events
+
+    def _chunk(self, index: int, text: str, logprobs: bytes, finish: bytes) -> bytes:
+        usage = b""
+        if self._stream_usage.always:
+            usage = b',"usage":' + self._usage.json()
+        elif self._stream_usage.at_end:
+            usage = b',"usage":null'
+        parts = (self._head, index, encode(text), logprobs, finish, usage)
+        return b'data: %b,"choices":[{"index":%d,"text":%b,"logprobs":%b,%b}]%b}\n\n' % parts
+
+    def closing(self) -> bytes:
+        """The usage chunk, where it was asked for."""
+        if not self._stream_usage.at_end:
+            return b""
+        return event(b'%b,"choices":[],"usage":%b}' % (self._head, self._usage.json()))
+
+    def add(self, index: int, text: Text) -> None:
+        """Keeps a piece for the body."""
+        self._choices.setdefault(index, Choice()).add(text)
+        self._usage.add(index, text)
+
+    def body(self) -> bytes:
+        """The whole completion."""
+        choices = joined([self._choice(index) for index in sorted(self._choices)])
+        return b'%b,"choices":%b,"usage":%b}' % (self._head, choices, self._usage.json())
+
+    def _choice(self, index: int) -> bytes:
+        choice = self._choices[index]
+        assert choice.finish is not None
+        text = (self._echo(index) if self._view.echo else "") + choice.text
+        logprobs = self._logprobs(index, CompletionLogprobs(), choice.prompt_logprobs, choice.logprobs)
+        parts = (index, encode(text), logprobs, finish_json(choice.finish))
+        return b'{"index":%d,"text":%b,"logprobs":%b,%b}' % parts
+
+    def _echo(self, index: int) -> str:
+        prompt = self._view.prompts[index // self._view.n]
+        if prompt.text is not None:
+            return prompt.text
+        return self._tokenizer.decode(prompt.token_ids, skip_special_tokens=False)
+
+    def _logprobs(
+        self,
+        index: int,
+        speller: CompletionLogprobs,
+        prompt: Sequence[TextLogprob],
+        generated: Sequence[TextLogprob],
+    ) -> bytes:
+        if not self._view.logprobs or not (prompt or generated):
+            return b"null"
+        silent = [*self._silent_in_prompt(index, prompt), *map(self._is_skipped, generated)]
+        return encode(speller.json([*prompt, *generated], silent))
+
+    def _silent_in_prompt(self, index: int, entries: Sequence[TextLogprob]) -> list[bool]:
+        # A text is echoed as it was sent, without the token that the tokenizer put in front of it.
+        text = self._view.prompts[index // self._view.n].text
+        silent = [False] * len(entries)
+        if entries and text is not None and not text.startswith(entries[0].token):
+            silent[0] = self._tokenizer.is_special(entries[0].token_id)
+        return silent
+
+    def _is_skipped(self, entry: TextLogprob) -> bool:
+        return self._view.skip_special_tokens and self._tokenizer.is_special(entry.token_id)
+
+
+_OPEN = b'"finish_reason":null'

@@ -1,0 +1,229 @@
+"""The whole configuration: one frozen tree, resolved once. The only place that reads the environment."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from corymb.cache.config import Eviction
+from corymb.scheduler.config import SchedulerConfig
+from corymb.serve.failpoints import Failpoint, parse_failpoint
+
+API_KEY_VARIABLE = "CORYMB_API_KEY"
+ADMIN_API_KEY_VARIABLE = "CORYMB_ADMIN_API_KEY"
+CACHE_VARIABLE = "CORYMB_CACHE"
+
+Section = TypeVar("Section", bound=msgspec.Struct)
+LogLevel = Literal["debug", "info", "warning", "error"]
+Device = Literal["auto", "cpu", "cuda"]
+DType = Literal["auto", "float32", "float16", "bfloat16"]
+
+
+class ConfigError(ValueError):
+    """The flags cannot work; the sentence says which and what to do."""
+
+
+class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which model, and how to load it."""
+
+    model_path: str | None = None  # None: the demo model
+    tokenizer_path: str | None = None  # None: the model's own
+    served_model_name: str | None = None
+    revision: str | None = None
+    load_format: Literal["auto", "dummy"] = "auto"
+    dtype: DType = "auto"
+    quantization: Literal["int8"] | None = None
+    context_length: int | None = None  # None: the model's own
+    chat_template: str | None = None  # a file; None: the model's own
+    cache_dir: str = ""
+    offline: bool = False
+
+
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The HTTP edge. Keys never leave the main process and are never shown."""
+
+    host: str = "127.0.0.1"
+    port: int = 30000
+    api_key: str | None = None
+    admin_api_key: str | None = None
+    log_level: LogLevel = "info"
+    log_requests: bool = False
+    decode_log_interval: int | None = None  # steps
+    sampling_defaults: Literal["model", "openai"] = "model"
+    max_request_bytes: int = 16 << 20
+    incremental_streaming_output: bool = False
+    allow_auto_truncate: bool = False
+
+
+class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How much memory the pools take and how the tree gives it back."""
+
+    mem_fraction_static: float | None = None  # None: by device
+    max_total_tokens: int | None = None  # None: what fits
+    page_size: int = 1
+    radix_eviction_policy: Eviction = "lru"
+    disable_radix_cache: bool = False
+
+
+class RuntimeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices, processes and their time limits."""
+
+    device: Device = "auto"
+    watchdog_timeout_s: float = 300.0
+    heartbeat_timeout_s: float = 10.0
+    drain_timeout_s: float = 30.0
+    startup_timeout_s: float = 1800.0
+    failpoints: tuple[Failpoint, ...] = ()
+
+
+class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything."""
+
+    model: ModelOptions
+    http: HttpConfig
+    scheduler: SchedulerConfig
+    memory: MemoryOptions
+    runtime: RuntimeOptions
+
+    def without_secrets(self) -> "ServeConfig":
+        """What other processes and `/get_server_info` may see."""
+        return msgspec.structs.replace(self, http=msgspec.structs.replace(self.http, api_key=None, admin_api_key=None))
+
+    def flat(self) -> dict[str, int | float | str | bool | None]:
+        """Every setting by its name, without secrets."""
+        values: dict[str, int | float | str | bool | None] = {}
+        sections: dict[str, dict[str, object]] = msgspec.to_builtins(self.without_secrets())
+        for section in sections.values():
+            for name, value in section.items():
+                simple = value is None or isinstance(value, int | float | str)
+                values[name] = value if simple else str(value)  # type: ignore[assignment]
+        return values
+
+
+def from_flags(flags: argparse.Namespace) -> ServeConfig:
+    """Makes the configuration of parsed flags. Raises ConfigError."""
+    config = ServeConfig(
+        model=_model(flags),
+        http=_http(flags),
+        scheduler=_scheduler(flags),
+        memory=_pick(MemoryOptions, flags),
+        runtime=_runtime(flags),
+    )
+    _check_pairs(config)
+    return config
+
+
+def move_keys_to_environment(arguments: Sequence[str]) -> list[str]:
+    """Takes keys out of a command line, where everybody on the machine can read them, into our environment."""
+    variables = {"--api-key": API_KEY_VARIABLE, "--admin-api-key": ADMIN_API_KEY_VARIABLE}
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        flag, equals, value = argument.partition("=")
+        if flag in variables:
+            os.environ[variables[flag]] = value if equals else next(rest)
+        else:
+            kept.append(argument)
+    return kept
+
+
+def child_environment(num_threads: int | None = None) -> dict[str, str]:
+    """The environment of child processes: ours without the keys."""
+    environment = {name: value for name, value in os.environ.items() if name not in _SECRET_VARIABLES}
+    environment["TOKENIZERS_PARALLELISM"] = "false"
+    if num_threads is not None:
+        environment["OMP_NUM_THREADS"] = str(num_threads)
+    return environment
+
+
+_SECRET_VARIABLES = {API_KEY_VARIABLE, ADMIN_API_KEY_VARIABLE}
+
+
+def _model(flags: argparse.Namespace) -> ModelOptions:
+    offline = flags.offline or os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    folder = Path(flags.cache_dir or os.environ.get(CACHE_VARIABLE) or _default_cache()).expanduser().resolve()
+    return _pick(ModelOptions, flags, cache_dir=str(folder), offline=offline)
+
+
+def _default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "corymb"
+
+
+def _http(flags: argparse.Namespace) -> HttpConfig:
+    api_key = _key("--api-key", flags.api_key, flags.api_key_file, API_KEY_VARIABLE)
+    admin = _key("--admin-api-key", flags.admin_api_key, flags.admin_api_key_file, ADMIN_API_KEY_VARIABLE)
+    return _pick(HttpConfig, flags, api_key=api_key, admin_api_key=admin)
+
+
+def _key(flag: str, value: str | None, file: str | None, variable: str) -> str | None:
+    """A key from the flag, a file or the environment, in this order."""
+    if value is not None and file is not None:
+        raise ConfigError(f"Give either {flag} or {flag}-file, not both.")
+    if file is not None:
+        try:
+            value = Path(file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{flag}-file: cannot read {file}: {_reason(error)}.") from error
+    key = value if value is not None else os.environ.get(variable)
+    if key is not None and not (key and key.isascii() and key.isprintable() and key == key.strip()):
+        raise ConfigError(f"The key for {flag} must be printable ASCII without spaces around it, and not empty.")
+    return key
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or "error") if isinstance(error, OSError) else "it is not text"
+
+
+def _scheduler(flags: argparse.Namespace) -> SchedulerConfig:
+    chunk = flags.chunked_prefill_size
+    return _pick(
+        SchedulerConfig,
+        flags,
+        chunked_prefill_size=None if chunk == -1 else chunk,
+        overlap_depth=0 if flags.disable_overlap_schedule else 1,
+    )
+
+
+def _runtime(flags: argparse.Namespace) -> RuntimeOptions:
+    try:
+        failpoints = tuple(parse_failpoint(text) for text in flags.test_failpoint)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return _pick(RuntimeOptions, flags, failpoints=failpoints)
+
+
+def _pick(section: type[Section], flags: argparse.Namespace, **values: object) -> Section:
+    """Fills a section from the flags of the same names; flags that were not given keep the section's default."""
+    for name in section.__struct_fields__:
+        if name not in values and getattr(flags, name, None) is not None:
+            values[name] = getattr(flags, name)
+    return section(**values)
+
+
+def _check_pairs(config: ServeConfig) -> None:
+    """Refuses options that exclude each other."""
+    scheduler, memory = config.scheduler, config.memory
+    chunk, policy = scheduler.chunked_prefill_size, scheduler.schedule_policy
+    if chunk is not None and chunk < memory.page_size:
+        raise ConfigError(
+            f"--chunked-prefill-size {chunk} is below --page-size {memory.page_size}; make it a page at least."
+        )
+    if scheduler.enable_mixed_chunk and chunk is None:
+        raise ConfigError("--enable-mixed-chunk needs chunks: give --chunked-prefill-size a positive size.")
+    if policy == "shortest-prefill-first" and memory.disable_radix_cache:
+        raise ConfigError("--schedule-policy shortest-prefill-first needs the cache: drop --disable-radix-cache.")
+    if scheduler.enable_priority_scheduling and policy not in ("fcfs", "lof"):
+        raise ConfigError(f"--enable-priority-scheduling goes with --schedule-policy fcfs or lof, not {policy}.")
+    if not scheduler.enable_priority_scheduling:
+        if scheduler.retraction_policy == "priority":
+            raise ConfigError("--retraction-policy priority needs --enable-priority-scheduling.")
+        if scheduler.schedule_low_priority_values_first:
+            raise ConfigError("--schedule-low-priority-values-first needs --enable-priority-scheduling.")
+    if config.runtime.heartbeat_timeout_s > config.runtime.watchdog_timeout_s:
+        raise ConfigError("--heartbeat-timeout must not be above --watchdog-timeout.")
+    total = memory.max_total_tokens
+    if total is not None and total < memory.page_size:
+        raise ConfigError(f"--max-total-tokens {total} does not hold one page of {memory.page_size}.")

@@ -1,0 +1,94 @@
+"""From chat messages to a prompt."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from corymb.serve.chat import ChatTemplate
+from corymb.serve.errors import ApiError, invalid, shown
+from corymb.serve.fields import Field, boolean, refused
+from corymb.serve.messages import read_messages
+from corymb.serve.prompts import PromptEncoder
+from corymb.serve.sandbox import TemplateError
+
+_INLINE_CHARS = 16_384  # longer conversations are rendered in a thread
+_RESERVED = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "tokenize", "chat_template", "conversation"}
+)
+_MAX_KWARGS = 32
+_MAX_KWARG_CHARS = 1024
+
+
+def conversation_fields() -> list[Field]:
+    """Fields that make the prompt."""
+    return [
+        Field("messages", "list of messages", read_messages),
+        Field("chat_template_kwargs", "object of template variables: text, numbers, booleans", read_kwargs),
+        boolean("add_generation_prompt"),
+        boolean("add_special_tokens"),
+        refused("continue_final_message", "set `add_generation_prompt` to false instead", False),
+        refused("chat_template", "a request may not bring a template"),
+        refused("tools", "tool calls are not available", []),
+        refused("documents", "documents are not available", []),
+        refused("mm_processor_kwargs", "this server takes text only"),
+    ]
+
+
+def read_kwargs(param: str, value: object) -> dict[str, Any]:
+    """Variables for the chat template; plain values only, and none of the names that rendering uses itself."""
+    if not isinstance(value, dict) or len(value) > _MAX_KWARGS:
+        raise invalid(param, f"must be an object of at most {_MAX_KWARGS} variables, not {shown(value)}.")
+    for name, item in value.items():
+        if name in _RESERVED or not name.isidentifier() or name.startswith("_") or len(name) > 64:
+            raise invalid(param, f"may not set {shown(name)}.")
+        if not isinstance(item, str | int | float | bool | None) or len(str(item)) > _MAX_KWARG_CHARS:
+            raise invalid(param, f"must hold short text, numbers and booleans, not {shown(item)}.")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as the model sees it."""
+
+    text: str
+    token_ids: list[int]
+
+
+class Conversation:
+    """Renders and tokenises conversations."""
+
+    def __init__(self, template: ChatTemplate | None, encoder: PromptEncoder) -> None:
+        self._template = template
+        self._encoder = encoder
+
+    async def render(self, values: dict[str, Any]) -> Rendered:
+        """From checked values. Raises the template's own complaint as an ApiError."""
+        if "messages" not in values:
+            raise ApiError("invalid_value", "`messages` is required.", param="messages")
+        text = await self._render_text(values)
+        special = values.get("add_special_tokens", False)  # templates spell their own
+        token_ids = (await self._encoder.encode([text], add_special_tokens=special))[0]
+        if not token_ids:
+            raise invalid("messages", "must not be empty: the chat template made no tokens of them.")
+        return Rendered(text, token_ids)
+
+    async def _render_text(self, values: dict[str, Any]) -> str:
+        if self._template is None:
+            message = "This model has no chat template: use /v1/completions, or start the server with --chat-template."
+            raise ApiError("template_error", message, param="messages")
+        messages = values["messages"]
+        try:
+            if sum(len(message["content"]) for message in messages) <= _INLINE_CHARS:
+                return self._render(self._template, values)
+            return await asyncio.to_thread(self._render, self._template, values)
+        except TemplateError as error:
+            raise ApiError(
+                "template_error", f"The chat template refused the messages: {error}", param="messages"
+            ) from error
+
+    def _render(self, template: ChatTemplate, values: dict[str, Any]) -> str:
+        return template.render(
+            values["messages"],
+            add_generation_prompt=values.get("add_generation_prompt", True),
+            kwargs=values.get("chat_template_kwargs"),
+        )

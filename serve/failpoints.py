@@ -1,0 +1,71 @@
+"""Planned failures of child processes, for tests: `PROCESS.ACTION=VALUE`, off unless a flag names them."""
+
+import os
+import time
+from typing import Literal, get_args
+
+import msgspec
+
+Process = Literal["scheduler", "detokenizer"]
+Action = Literal["die_at_step", "hang_at_step", "raise_at_step", "slow_step_s", "slow_start_s", "fail_start"]
+
+
+class FailpointError(RuntimeError):
+    """A failpoint struck."""
+
+
+class Failpoint(msgspec.Struct, frozen=True):
+    """One planned failure."""
+
+    process: Process
+    action: Action
+    value: float
+
+
+def parse_failpoint(text: str) -> Failpoint:
+    """Reads one failpoint. Raises ValueError with a sentence."""
+    name, _, value = text.partition("=")
+    process, _, action = name.partition(".")
+    if process in get_args(Process) and action in get_args(Action):
+        try:
+            return Failpoint(process, action, float(value))  # type: ignore[arg-type]
+        except ValueError:
+            pass
+    actions = ", ".join(get_args(Action))
+    raise ValueError(
+        f"--test-failpoint {text!r}: write PROCESS.ACTION=NUMBER with scheduler or detokenizer and {actions}."
+    )
+
+
+class Failpoints:
+    """The failpoints of one process."""
+
+    def __init__(self, process: Process, failpoints: tuple[Failpoint, ...]) -> None:
+        self._values: dict[Action, float] = {
+            point.action: point.value for point in failpoints if point.process == process
+        }
+        self._steps = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self._values)
+
+    def at_start(self) -> None:
+        """Called once, before the process reports that it is ready."""
+        time.sleep(self._values.get("slow_start_s", 0.0))
+        if "fail_start" in self._values:
+            raise FailpointError("The start-up failed on request (--test-failpoint).")
+
+    def at_step(self) -> None:
+        """Called before every step."""
+        if not self._values:
+            return
+        self._steps += 1
+        if self._steps == self._values.get("die_at_step"):
+            os._exit(9)
+        if self._steps == self._values.get("raise_at_step"):
+            raise FailpointError("A step failed on request (--test-failpoint).")
+        if self._steps == self._values.get("hang_at_step"):
+            time.sleep(1e6)
+        time.sleep(self._values.get("slow_step_s", 0.0))

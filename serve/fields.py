@@ -1,0 +1,160 @@
+"""Readers of single JSON values: each gives the value within its bounds or says what would be right."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from corymb.serve.errors import ApiError, invalid, shown
+
+Reader = Callable[[str, object], object]  # (name for the error, JSON value) -> checked value
+Treatment = Literal["honoured", "refused", "ignored"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a request body. `read` is None for a field that is ignored."""
+
+    name: str
+    accepts: str  # for the table in the documentation
+    read: Reader | None
+    treatment: Treatment = "honoured"
+
+
+def integer(name: str, low: int, high: int) -> Field:
+    """A whole number within [low, high]. `16.0` is one, `true` is not."""
+
+    def read(param: str, value: object) -> int:
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise invalid(param, f"must be an integer from {low} to {high}, not {shown(value)}.")
+        return value
+
+    return Field(name, f"integer, {low} to {high}", read)
+
+
+def number(name: str, low: float, high: float, *, above: bool = False) -> Field:
+    """A finite number within [low, high], or within (low, high] when `above`."""
+    bounds = f"{'above' if above else 'from'} {low:g} {'and at most' if above else 'to'} {high:g}"
+
+    def read(param: str, value: object) -> float:
+        real = isinstance(value, int | float) and not isinstance(value, bool)
+        # One chained comparison: it is false for NaN too.
+        if not real or not low <= value <= high or (above and value == low):  # type: ignore[operator]
+            raise invalid(param, f"must be a number {bounds}, not {shown(value)}.")
+        return float(value)  # type: ignore[arg-type]
+
+    return Field(name, f"number, {bounds}", read)
+
+
+def boolean(name: str) -> Field:
+    """true or false."""
+
+    def read(param: str, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise invalid(param, f"must be true or false, not {shown(value)}.")
+        return value
+
+    return Field(name, "boolean", read)
+
+
+def string(name: str, max_chars: int, *, min_chars: int = 0) -> Field:
+    """Text of bounded length."""
+
+    def read(param: str, value: object) -> str:
+        return read_string(param, value, max_chars, min_chars=min_chars)
+
+    return Field(name, f"string of at most {max_chars} characters", read)
+
+
+def read_string(param: str, value: object, max_chars: int, *, min_chars: int = 0) -> str:
+    """Text of bounded length."""
+    if not isinstance(value, str):
+        raise invalid(param, f"must be a string, not {shown(value)}.")
+    if not min_chars <= len(value) <= max_chars:
+        raise invalid(param, f"must have {min_chars} to {max_chars} characters, not {len(value)}.")
+    return value
+
+
+def strings(name: str, max_items: int, max_chars: int) -> Field:
+    """One string or a list of them, none of them empty."""
+
+    def read(param: str, value: object) -> tuple[str, ...]:
+        items = value if isinstance(value, list) else [value]
+        if len(items) > max_items:
+            raise invalid(param, f"must have at most {max_items} entries, not {len(items)}.")
+        return tuple(read_string(param, item, max_chars, min_chars=1) for item in items)
+
+    return Field(name, f"string or list of at most {max_items}, 1 to {max_chars} characters each", read)
+
+
+def token_ids(name: str, vocab_size: int, max_items: int) -> Field:
+    """A list of token ids of this model."""
+
+    def read(param: str, value: object) -> tuple[int, ...]:
+        if not isinstance(value, list) or len(value) > max_items:
+            raise invalid(param, f"must be a list of at most {max_items} token ids, not {shown(value)}.")
+        return tuple(read_token_ids(param, value, vocab_size))
+
+    return Field(name, f"list of at most {max_items} token ids", read)
+
+
+def read_token_ids(param: str, value: list[object], vocab_size: int) -> list[int]:
+    """Checks every id of a list; fast for the long lists that prompts are."""
+    for token_id in value:
+        # `type(...) is int` shuts out booleans and floats; ids end as indices on the device.
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            raise invalid(param, f"must hold token ids from 0 to {vocab_size - 1}, not {shown(token_id)}.")
+    return value  # type: ignore[return-value]
+
+
+def logit_bias(name: str, vocab_size: int, max_items: int) -> Field:
+    """An object of token id to bias."""
+    bias = number(name, -100, 100).read
+    assert bias is not None
+
+    def read(param: str, value: object) -> dict[int, float]:
+        if not isinstance(value, dict) or len(value) > max_items:
+            raise invalid(param, f"must be an object of at most {max_items} token ids, not {shown(value)}.")
+        return {_bias_id(param, key, vocab_size): float(bias(param, item)) for key, item in value.items()}  # type: ignore[arg-type]
+
+    return Field(name, f"object of at most {max_items} token ids to numbers from -100 to 100", read)
+
+
+def _bias_id(param: str, key: str, vocab_size: int) -> int:
+    token_id = int(key) if key.isascii() and key.isdigit() and len(key) < 10 else -1
+    if not 0 <= token_id < vocab_size:
+        raise invalid(param, f"must have token ids from 0 to {vocab_size - 1} as keys, not {shown(key)}.")
+    return token_id
+
+
+def refused(name: str, why: str, *neutral: object) -> Field:
+    """A field we know and cannot honour: only its neutral values pass, so nothing is silently dropped."""
+
+    def read(param: str, value: object) -> None:
+        if not any(type(value) is type(item) and value == item for item in neutral):
+            raise ApiError("unsupported_parameter", f"`{param}` is not supported: {why}.", param=param)
+
+    accepts = f"refused ({why})"
+    if neutral:
+        accepts += "; passes: " + ", ".join(_spelled(item) for item in neutral)
+    return Field(name, accepts, read, "refused")
+
+
+def ignored(name: str, why: str) -> Field:
+    """A field that cannot change an answer; the response header names it."""
+    return Field(name, why, None, "ignored")
+
+
+def _spelled(value: object) -> str:
+    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else ascii(value)
+
+
+def is_finite(value: object) -> bool:
+    """False for NaN and the infinities that lenient JSON may hold, at any depth."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(is_finite(item) for item in value.values())
+    return not isinstance(value, list) or all(is_finite(item) for item in value)

@@ -1,0 +1,282 @@
+"""The flags of `serve`, in groups. Names are SGLang's where the thing is the same."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NoReturn, TypeVar, get_args
+
+from corymb.cache.config import Eviction
+from corymb.scheduler.config import Order
+
+_MAX_INT = 1 << 31
+
+N = TypeVar("N", int, float)
+
+_DESCRIPTION = """\
+Serves a language model over an OpenAI-compatible HTTP API.
+MODEL is a folder, a GGUF file or a hub id; without one, the demo model SmolLM2-135M-Instruct is served."""
+_EPILOG = """\
+Environment: CORYMB_API_KEY and CORYMB_ADMIN_API_KEY hold keys, CORYMB_CACHE the cache folder;
+HF_HUB_OFFLINE=1 is --offline.
+Ctrl-C or SIGTERM ends open requests first (--drain-timeout); a second Ctrl-C stops at once."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers mistakes in one sentence and exits with 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process."""
+        self.exit(2, f"{self.prog}: {message} (See {self.prog} --help.)\n")
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parses all arguments; for an unknown flag, names the closest one."""
+        flags, unknown = self.parse_known_args(arguments)
+        for argument in unknown:
+            if argument.startswith("-"):
+                self._refuse_flag(argument.partition("=")[0])
+        if unknown:
+            self.error(f"Unexpected argument {unknown[0]!r}: give one MODEL, and a value only to flags that take one.")
+        if flags.positional_model is not None and flags.model_path is not None:
+            self.error("Give MODEL or --model-path, not both.")
+        flags.model_path = flags.positional_model if flags.model_path is None else flags.model_path
+        return flags
+
+    def _refuse_flag(self, name: str) -> NoReturn:
+        if name in _REFUSED:
+            self.error(f"{name}: {_REFUSED[name]}")
+        known = [flag for flag in self._option_string_actions if not flag.startswith("--test-")]
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        self.error(f"Unknown flag {name}." + (f" Did you mean {close[0]}?" if close else ""))
+
+
+_REFUSED = {
+    "--trust-remote-code": "code from a model folder is never run; models are built from known architectures only.",
+}
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """One line a flag where the terminal allows."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=46)
+
+
+def parser(program: str) -> Parser:
+    """The parser of `serve`."""
+    made = Parser(
+        program,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        usage=f"{program} [MODEL] [flags]",
+        allow_abbrev=False,
+        formatter_class=_Formatter,
+    )
+    made.add_argument("--version", action="version", version=f"corymb {_version()}")
+    _add_model(made.add_argument_group("model and tokenizer"))
+    _add_http(made.add_argument_group("HTTP"))
+    _add_scheduler(made.add_argument_group("scheduler"))
+    _add_memory(made.add_argument_group("memory"))
+    _add_runtime(made.add_argument_group("runtime"))
+    _add_tests(made)
+    return made
+
+
+def _add_model(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "positional_model",
+        metavar="MODEL",
+        nargs="?",
+        type=text,
+        help="folder, .gguf file, hub id, or corymb/tape, hash, uniform",
+    )
+    add("--model-path", "--model", metavar="MODEL", type=text, help="the same as a flag")
+    add("--tokenizer-path", metavar="MODEL", type=text, help="take the tokenizer from elsewhere")
+    add("--served-model-name", metavar="NAME", type=text, help="the name that clients see (default: from MODEL)")
+    add("--revision", metavar="REV", type=text, help="branch, tag or commit of a hub model")
+    add("--load-format", choices=("auto", "dummy"), help="dummy: random weights from the config alone (default: auto)")
+    add("--dtype", choices=("auto", "float32", "float16", "bfloat16"), help="of weights and KV cache (default: auto)")
+    add("--quantization", choices=("int8",), help="int8 weights, activations quantised as they come; changes numbers")
+    add("--context-length", metavar="N", type=positive, help="tokens a request may span (default: the model's)")
+    add("--chat-template", metavar="FILE", type=text, help="a Jinja file instead of the model's own template")
+    add(
+        "--cache-dir",
+        "--download-dir",
+        metavar="DIR",
+        type=text,
+        help="for downloads and conversions (~/.cache/corymb)",
+    )
+    add("--offline", action="store_true", help="use only what is in the cache")
+
+
+def _add_http(group: Any) -> None:
+    add = group.add_argument
+    add("--host", metavar="HOST", type=text, help="address to listen on (default: 127.0.0.1)")
+    add("--port", metavar="PORT", type=port, help="port to listen on; 0 takes a free one (default: 30000)")
+    add("--api-key", metavar="KEY", help="users must send it; also from the environment, see below")
+    add("--api-key-file", metavar="FILE", help="a file that holds the key")
+    add(
+        "--admin-api-key",
+        metavar="KEY",
+        help="for admin routes (default: open on a loopback server without keys, else closed)",
+    )
+    add("--admin-api-key-file", metavar="FILE", help="a file that holds the key")
+    add("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
+    add("--log-requests", action="store_true", help="one line a request, without its text")
+    add("--decode-log-interval", metavar="N", type=positive, help="a line of figures every N steps (default: none)")
+    add("--enable-metrics", "--enable-cache-report", action="store_true", help="always on; for existing commands")
+    add("--incremental-streaming-output", action="store_true", help="/generate streams deltas, not the text so far")
+    add("--allow-auto-truncate", action="store_true", help="cut max_tokens to what the context has left")
+    add(
+        "--sampling-defaults",
+        choices=("model", "openai"),
+        help="from generation_config.json, or OpenAI's (default: model)",
+    )
+    add("--max-request-bytes", metavar="N", type=positive, help="largest request body (default: 16 MiB)")
+
+
+def _add_scheduler(group: Any) -> None:
+    add = group.add_argument
+    add("--schedule-policy", choices=get_args(Order), help="order of waiting requests (default: fcfs)")
+    add(
+        "--schedule-conservativeness",
+        metavar="X",
+        type=above_zero,
+        help="above 1 admits later and retracts less (default: 1)",
+    )
+    add("--max-running-requests", metavar="N", type=positive, help="requests in the batch (default: 256)")
+    add(
+        "--max-queued-requests",
+        metavar="N",
+        type=natural,
+        help="requests that may wait; more get 503 (default: no bound)",
+    )
+    add(
+        "--queue-timeout",
+        dest="queue_timeout_s",
+        metavar="S",
+        type=above_zero,
+        help="a longer wait gets 503 (default: none)",
+    )
+    add("--max-prefill-tokens", metavar="N", type=positive, help="prompt tokens admitted in one step (default: 16384)")
+    add(
+        "--chunked-prefill-size",
+        metavar="N",
+        type=chunk,
+        help="prompt tokens computed in one step; -1: whole prompts (2048)",
+    )
+    add("--enable-mixed-chunk", action="store_true", help="prompt chunks and running requests share steps")
+    add("--enable-priority-scheduling", action="store_true", help="heed the field priority")
+    add("--schedule-low-priority-values-first", action="store_true", help="lower values are more urgent")
+    add(
+        "--priority-scheduling-preemption-threshold",
+        metavar="N",
+        type=natural,
+        help="preempt above this gap (default: 10)",
+    )
+    add(
+        "--retraction-policy",
+        choices=("length", "priority"),
+        help="whom to put back when memory runs out (default: length)",
+    )
+    add(
+        "--in-batch-prefix-threshold",
+        metavar="N",
+        type=minus_one,
+        help="wait for a shared prefix from N tokens; -1: off (32)",
+    )
+    add("--random-seed", metavar="N", type=natural, help="of the order random (default: 0)")
+
+
+def _add_memory(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--mem-fraction-static",
+        metavar="X",
+        type=fraction,
+        help="share of memory for weights and pools (default: by device)",
+    )
+    add("--max-total-tokens", metavar="N", type=positive, help="tokens in the KV pool (default: what fits)")
+    add("--page-size", metavar="N", type=positive, help="tokens a page (default: 1)")
+    add("--radix-eviction-policy", choices=get_args(Eviction), help="what leaves the cache first (default: lru)")
+    add("--disable-radix-cache", action="store_true", help="no prefix reuse between requests")
+
+
+def _add_runtime(group: Any) -> None:
+    add, seconds = group.add_argument, above_zero
+    add("--device", choices=("auto", "cpu", "cuda"), help="default: auto")
+    add("--disable-overlap-schedule", action="store_true", help="read each step's result before planning the next")
+    add(
+        "--watchdog-timeout",
+        dest="watchdog_timeout_s",
+        metavar="S",
+        type=seconds,
+        help="end a hung server (default: 300)",
+    )
+    add(
+        "--heartbeat-timeout",
+        dest="heartbeat_timeout_s",
+        metavar="S",
+        type=seconds,
+        help="/health fails after (default: 10)",
+    )
+    add(
+        "--drain-timeout",
+        dest="drain_timeout_s",
+        metavar="S",
+        type=not_negative,
+        help="for open requests at the end (30)",
+    )
+    add("--startup-timeout", dest="startup_timeout_s", metavar="S", type=seconds, help="give up starting after (1800)")
+
+
+def _add_tests(made: Parser) -> None:
+    add, hidden = made.add_argument, argparse.SUPPRESS
+    add("--test-retract-interval", type=positive, help=hidden)
+    add("--test-force-cache-miss", action="store_true", help=hidden)
+    add("--test-failpoint", action="append", default=[], help=hidden)
+
+
+def _version() -> str:
+    try:
+        return version("corymb")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _number(kind: type[N], says: str, accepts: Callable[[N], bool]) -> Callable[[str], N]:
+    def read(argument: str) -> N:
+        try:
+            value = kind(argument)
+        except ValueError:
+            value = None
+        if value is None or not accepts(value):
+            raise argparse.ArgumentTypeError(f"{argument!r} is not {says}.")
+        return value
+
+    return read
+
+
+def text(argument: str) -> str:
+    """A string that is not empty."""
+    if not argument.strip() or "\0" in argument:
+        raise argparse.ArgumentTypeError("the value is empty.")
+    return argument
+
+
+positive = _number(int, "a whole number of at least 1", lambda n: 1 <= n < _MAX_INT)
+natural = _number(int, "a whole number of at least 0", lambda n: 0 <= n < _MAX_INT)
+minus_one = _number(int, "a whole number of at least -1", lambda n: -1 <= n < _MAX_INT)
+chunk = _number(int, "a positive whole number, or -1 for whole prompts", lambda n: n == -1 or 1 <= n < _MAX_INT)
+port = _number(int, "a port from 0 to 65535", lambda n: 0 <= n <= 65535)
+fraction = _number(float, "a number above 0 and below 1", lambda x: 0 < x < 1)
+above_zero = _number(float, "a number above 0", lambda x: 0 < x < float("inf"))
+not_negative = _number(float, "a number of at least 0", lambda x: 0 <= x < float("inf"))
+
+
+def show_error(program: str, message: str) -> int:
+    """Prints one sentence for the operator; returns the exit status of a refused start."""
+    print(f"{program}: {message}", file=sys.stderr, flush=True)
+    return 2

@@ -1,0 +1,61 @@
+"""What is served: /v1/models and the native info routes."""
+
+from typing import Any
+
+from corymb.serve.admin import server_info
+from corymb.serve.answer import encode
+from corymb.serve.call import Call
+from corymb.serve.errors import ApiError, shown
+from corymb.serve.parts import Parts
+
+
+class ModelRoutes:
+    """Answers questions about the model and the server."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._engine = parts.engine
+
+    async def list(self, call: Call) -> None:
+        """GET /v1/models."""
+        models = [self._card(name) for name in self._engine.info.names]
+        await call.answer(200, encode({"object": "list", "data": models}))
+
+    async def one(self, call: Call) -> None:
+        """GET /v1/models/{id}."""
+        name = call.path.removeprefix("/v1/models/")
+        if name not in self._engine.info.names:
+            raise ApiError("model_not_found", f"The model {shown(name, limit=140)} is not served here.", param="model")
+        await call.answer(200, encode(self._card(name)))
+
+    def _card(self, name: str) -> dict[str, Any]:
+        info = self._engine.info
+        return {
+            "id": name,
+            "object": "model",
+            "created": int(info.started_at),
+            "owned_by": "corymb",
+            "root": info.names[0],
+            "parent": None,
+            "max_model_len": info.context_length,
+        }
+
+    async def model_info(self, call: Call) -> None:
+        """GET /model_info."""
+        info = self._parts.engine.info
+        answer = {
+            "model_path": info.path,
+            "tokenizer_path": info.path,
+            "served_model_name": info.names[0],
+            "is_generation": True,
+            "context_length": info.context_length,
+            "vocab_size": info.vocab_size,
+            "eos_token_ids": list(info.eos_ids),
+            "has_chat_template": self._parts.chat_template is not None,
+            "preferred_sampling_params": dict(self._parts.settings.sampling_defaults) or None,
+        }
+        await call.answer(200, encode(answer))
+
+    async def server_info(self, call: Call) -> None:
+        """GET /server_info."""
+        await call.answer(200, encode(server_info(self._parts)))

@@ -1,0 +1,139 @@
+"""What the generating endpoints share: reading a body against a table of fields, and answering it."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from corymb.serve.answer import Answer
+from corymb.serve.asks import Ask, Routing
+from corymb.serve.call import Call, ClientGone
+from corymb.serve.engine import ServedModel
+from corymb.serve.errors import ApiError, invalid, shown
+from corymb.serve.fan import Fan, Pieces
+from corymb.serve.fields import Field, integer, read_string, string
+from corymb.serve.parts import Parts
+from corymb.serve.sse import DONE, event
+
+_RID_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-")
+
+
+def request_fields() -> list[Field]:
+    """Fields that say where and when a request runs."""
+    return [
+        integer("priority", -1_000_000_000, 1_000_000_000),
+        string("cache_salt", 256, min_chars=1),
+        string("extra_key", 256, min_chars=1),
+        string("routing_key", 256, min_chars=1),
+        Field("rid", "string of at most 128 of A-Z a-z 0-9 . _ : -", read_rid),
+    ]
+
+
+def read_rid(param: str, value: object) -> str:
+    """A client's name for its request. No slash: the choices of a request are RID/0, RID/1, …"""
+    rid = read_string(param, value, 128, min_chars=1)
+    if not _RID_CHARS.issuperset(rid):
+        raise invalid(param, f"may hold only A-Z a-z 0-9 . _ : -, not {shown(rid)}.")
+    return rid
+
+
+def table(*groups: Sequence[Field]) -> dict[str, Field]:
+    """Fields by name; every name once."""
+    fields = {field.name: field for group in groups for field in group}
+    assert len(fields) == sum(map(len, groups)), "a field is listed twice"
+    return fields
+
+
+def read_fields(
+    fields: Mapping[str, Field], body: Mapping[str, Any], call: Call, *, prefix: str = ""
+) -> dict[str, Any]:
+    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header."""
+    values: dict[str, Any] = {}
+    for name, value in body.items():
+        field = fields.get(name)
+        if field is None or field.read is None:
+            call.ignored[prefix + name] = None
+        elif value is not None:
+            values[name] = field.read(prefix + name, value)
+    return values
+
+
+def read_model(info: ServedModel, values: Mapping[str, Any]) -> str:
+    """The name that the answer carries. Raises model_not_found."""
+    name: str = values.get("model", info.names[0])
+    if name not in info.names:
+        known = ", ".join(info.names)
+        raise ApiError(
+            "model_not_found",
+            f"The model {shown(name, limit=140)} is not served here; there is: {known}.",
+            param="model",
+        )
+    return name
+
+
+def routing(values: Mapping[str, Any]) -> Routing:
+    """From checked values."""
+    names = ("priority", "cache_salt", "extra_key", "routing_key")
+    return Routing(**{name: values[name] for name in names if name in values})
+
+
+def new_rid(kind: str) -> str:
+    """A name for a request whose client gave none."""
+    return f"{kind}-{uuid.uuid4().hex}"
+
+
+def now_s() -> int:
+    """For `created`."""
+    return int(time.time())
+
+
+async def generate(call: Call, parts: Parts, asks: Sequence[Ask], answer: Answer, *, stream: bool) -> None:
+    """Runs the asks and answers the call; ends them within a moment of the client's leaving."""
+    await unless_gone(call, _respond(call, parts, asks, answer, stream))
+
+
+async def unless_gone(call: Call, work: Coroutine[Any, Any, None]) -> None:
+    """Runs `work` until it is done or the client has closed the connection."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(call.wait_gone())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        working.result()
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait((working,))
+
+
+async def _respond(call: Call, parts: Parts, asks: Sequence[Ask], answer: Answer, stream: bool) -> None:
+    with Fan(parts.engine) as fan:
+        await fan.open(asks)
+        parts.metrics.request_started()
+        # The status waits for the first piece: a full queue is a 503, not a broken stream.
+        pieces = await fan.next()
+        if stream:
+            await _stream(call, fan, pieces, answer)
+            return
+        while pieces:
+            for index, text in pieces:
+                answer.add(index, text)
+            pieces = await fan.next()
+        await call.answer(200, answer.body())
+
+
+async def _stream(call: Call, fan: Fan, pieces: Pieces, answer: Answer) -> None:
+    await call.start_stream()
+    try:
+        while pieces:
+            events = b"".join([answer.events(index, text) for index, text in pieces])
+            if events:
+                await call.write(events)
+            pieces = await fan.next()
+        last = answer.closing()
+    except ApiError as error:
+        last = event(error.body())
+    await call.end_stream(last + DONE)

@@ -1,0 +1,124 @@
+"""What the scheduler process does: builds the model, the cache and the scheduler, and runs the loop."""
+
+from pathlib import Path
+
+import torch
+
+from corymb.cache.cache import Cache
+from corymb.models.architectures import read_config
+from corymb.models.build import Built, RunnerOptions, build
+from corymb.models.progress import bars
+from corymb.scheduler.door import Limits
+from corymb.scheduler.loop import Loop
+from corymb.scheduler.messages import Output, Reply, Stage, Stats, Step, ToScheduler
+from corymb.scheduler.plan import Runner, StepPlan, StepResult
+from corymb.scheduler.scheduler import Scheduler
+from corymb.serve.childhood import Parent, Pulse, start_heartbeat
+from corymb.serve.children import ChildOptions
+from corymb.serve.config import ServeConfig
+from corymb.serve.failpoints import Failpoints
+from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
+
+
+def work(options: ChildOptions, parent: Parent) -> None:
+    """Builds everything and runs until the main process ends this one."""
+    sockets, pulse, config = Path(options.sockets), Pulse(), options.config
+    failpoints = Failpoints("scheduler", config.runtime.failpoints)
+    start_heartbeat(SCHEDULER, sockets, pulse)
+    with (
+        Inbox[ToScheduler](address(sockets, SCHEDULER), ToScheduler) as inbox,
+        Outbox(address(sockets, DETOKENIZER), bounded=True) as detokenizer,
+    ):
+        built = _build(Path(options.model_folder), config, parent)
+        limits = Limits(built.vocab_size, built.context_length, built.eos_ids)
+        scheduler = Scheduler(config.scheduler, Cache(built.cache_config), limits)
+        failpoints.at_start()
+        parent.ready(
+            {
+                "max_total_num_tokens": built.max_total_num_tokens,
+                "page_size": built.cache_config.page_size,
+                "weights_bytes": built.weights_bytes,
+                "pools_bytes": built.pools_bytes,
+                "device": built.device,
+                "dtype": built.dtype,
+            }
+        )
+        runner = FailingRunner(built.runner, failpoints) if failpoints.any else built.runner
+        port = Port(inbox, parent, detokenizer, pulse)
+        Loop(scheduler, runner, port, overlap_depth=config.scheduler.overlap_depth).run()
+
+
+class Port:
+    """The scheduler's end of the sockets."""
+
+    def __init__(self, inbox: Inbox[ToScheduler], parent: Parent, detokenizer: Outbox, pulse: Pulse) -> None:
+        self._inbox = inbox
+        self._parent = parent
+        self._detokenizer = detokenizer
+        self._pulse = pulse
+
+    def receive(self, timeout_s: float) -> list[ToScheduler]:
+        """What has arrived; waits for it up to `timeout_s`. Called once a turn of the loop."""
+        if timeout_s > 0:
+            self._pulse.rest()
+        messages = self._inbox.receive(timeout_s)
+        self._pulse.work()
+        return messages
+
+    def send_step(self, outputs: list[Output]) -> None:
+        """Sends a step's outputs on their way to the clients."""
+        self._detokenizer.send(Step(outputs))
+
+    def send(self, message: Stats | Reply) -> None:
+        """Tells the main process something."""
+        self._parent.send(message)
+
+
+class FailingRunner:
+    """A runner that fails when a failpoint says so."""
+
+    def __init__(self, runner: Runner, failpoints: Failpoints) -> None:
+        self._runner = runner
+        self._failpoints = failpoints
+
+    def launch(self, plan: StepPlan) -> StepResult:
+        """Queues one step, unless it is to fail."""
+        self._failpoints.at_step()
+        return self._runner.launch(plan)
+
+    def close(self) -> None:
+        """Closes the runner behind it."""
+        self._runner.close()
+
+
+def _build(folder: Path, config: ServeConfig, parent: Parent) -> Built:
+    if read_config(folder).decoder is None:
+        # What the test models compute is too small to share: threads would only wait for each other.
+        torch.set_num_threads(1)
+
+    def on_stage(name: str, seconds: float | None, detail: str) -> None:
+        parent.send(Stage(SCHEDULER, name, seconds, detail))
+
+    with bars() as show:
+        return build(
+            _runner_options(folder, config),
+            on_stage,
+            on_progress=lambda done, total: show("  weights", done, total),
+        )
+
+
+def _runner_options(folder: Path, config: ServeConfig) -> RunnerOptions:
+    return RunnerOptions(
+        folder=folder,
+        device=config.runtime.device,
+        dtype=config.model.dtype,
+        load_format=config.model.load_format,
+        quantization=config.model.quantization,
+        context_length=config.model.context_length,
+        max_running_requests=config.scheduler.max_running_requests,
+        max_total_tokens=config.memory.max_total_tokens,
+        mem_fraction_static=config.memory.mem_fraction_static,
+        page_size=config.memory.page_size,
+        eviction=config.memory.radix_eviction_policy,
+        enable_prefix_cache=not config.memory.disable_radix_cache,
+    )

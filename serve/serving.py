@@ -1,0 +1,101 @@
+"""From a configuration to a server: the model is checked, the children are told, the HTTP application is built."""
+
+import ipaddress
+import time
+from pathlib import Path
+from socket import socket
+
+from starlette.types import ASGIApp
+
+from corymb.serve import main_process
+from corymb.serve.app import create_app
+from corymb.serve.chat import load_chat_template
+from corymb.serve.children import ChildOptions, Children
+from corymb.serve.config import HttpConfig, ServeConfig
+from corymb.serve.engine import Engine, ServedModel
+from corymb.serve.metrics import Metrics
+from corymb.serve.prepare import Prepared, prepare
+from corymb.serve.settings import HttpSettings
+from corymb.serve.timeline import Timeline
+from corymb.serve.tokenizer import load_tokenizer
+
+
+def serve(config: ServeConfig, *, listener: socket, sockets: Path, children: Children, timeline: Timeline) -> int:
+    """Serves until the end; returns the exit status. Raises ConfigError, ModelError before any weights are read."""
+    begun_s = time.monotonic()
+    prepared = prepare(config)
+    tokenizer = load_tokenizer(prepared.tokenizer_folder)
+    template = load_chat_template(prepared.tokenizer_folder, _chat_template(config))
+    settings = _settings(prepared)
+    timeline.line("model", time.monotonic() - begun_s, _describe(prepared))
+    children.tell(
+        ChildOptions(
+            sockets=str(sockets),
+            model_folder=str(prepared.source.folder),
+            tokenizer_folder=str(prepared.tokenizer_folder),
+            config=prepared.config.without_secrets(),
+        )
+    )
+
+    def make_app(engine: Engine, metrics: Metrics) -> ASGIApp:
+        return create_app(engine, tokenizer, template, settings, metrics)
+
+    return main_process.run(
+        prepared.config,
+        _served(prepared),
+        make_app,
+        listener=listener,
+        sockets=sockets,
+        children=children,
+        timeline=timeline,
+    )
+
+
+def _chat_template(config: ServeConfig) -> Path | None:
+    return Path(config.model.chat_template).expanduser() if config.model.chat_template else None
+
+
+def _describe(prepared: Prepared) -> str:
+    model = prepared.model
+    layers = f", {model.num_layers} layers" if model.num_layers else ""
+    size = f", {prepared.weights_bytes / (1 << 20):,.0f} MiB in {prepared.config.model.dtype}" if layers else ""
+    return f"{prepared.served_name}: {model.architecture}{layers}{size}"
+
+
+def _served(prepared: Prepared) -> ServedModel:
+    return ServedModel(
+        names=_names(prepared),
+        path=str(prepared.source.folder),
+        context_length=prepared.context_length,
+        vocab_size=prepared.model.vocab_size,
+        eos_ids=tuple(sorted(prepared.model.eos_ids)),
+        started_at=time.time(),
+        config=prepared.config.flat(),
+    )
+
+
+def _names(prepared: Prepared) -> tuple[str, ...]:
+    """What clients may call the model: as it is served, and as it was named to be served."""
+    if prepared.config.model.served_model_name:
+        return (prepared.served_name,)
+    return tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
+
+
+def _settings(prepared: Prepared) -> HttpSettings:
+    http = prepared.config.http
+    return HttpSettings(
+        api_key=http.api_key,
+        admin_api_key=http.admin_api_key,
+        loopback=_is_loopback(http),
+        max_body_bytes=http.max_request_bytes,
+        clamp_max_tokens=http.allow_auto_truncate,
+        incremental_streaming_output=http.incremental_streaming_output,
+        sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},
+    )
+
+
+def _is_loopback(http: HttpConfig) -> bool:
+    try:
+        return ipaddress.ip_address(http.host).is_loopback
+    except ValueError:
+        return http.host == "localhost"

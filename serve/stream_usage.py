@@ -1,0 +1,29 @@
+"""`stream_options`: when a stream tells its token counts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from corymb.serve.errors import invalid, shown
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUsage:
+    """`at_end`: a chunk of its own before [DONE]. `always`: on every chunk."""
+
+    at_end: bool = False
+    always: bool = False
+
+
+def read_stream_options(param: str, value: object) -> StreamUsage:
+    """The object a client sends."""
+    if not isinstance(value, dict):
+        raise invalid(param, f"must be an object, not {shown(value)}.")
+    always = _flag(param, value, "continuous_usage_stats")
+    return StreamUsage(at_end=_flag(param, value, "include_usage"), always=always)
+
+
+def _flag(param: str, options: dict[str, Any], name: str) -> bool:
+    value = options.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise invalid(f"{param}.{name}", f"must be true or false, not {shown(value)}.")
+    return bool(value)

@@ -1,0 +1,52 @@
+"""The start-up on the terminal: one line a stage, with its seconds."""
+
+import sys
+import time
+from typing import TextIO
+
+from corymb.scheduler.messages import Stage
+
+
+class Timeline:
+    """Prints stages as they end, and knows which ones are still running."""
+
+    def __init__(self, out: TextIO = sys.stderr) -> None:
+        self._out = out
+        self._begun_s = time.monotonic()
+        self._running: dict[tuple[str, str], float] = {}
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._begun_s
+
+    def stage(self, stage: Stage) -> None:
+        """A process begins or ends a stage."""
+        key = (stage.process, stage.name)
+        if stage.seconds is None:
+            self._running[key] = time.monotonic()
+            return
+        self._running.pop(key, None)
+        self.line(stage.name, stage.seconds, stage.detail)
+
+    def line(self, name: str, seconds: float, detail: str) -> None:
+        """Prints one stage."""
+        print(f"  {name:<12}{seconds:7.2f} s  {detail}".rstrip(), file=self._out, flush=True)
+
+    def late(self) -> str:
+        """The stages that are running, for a sentence."""
+        now_s = time.monotonic()
+        stages = [
+            f"{process} in {name!r} for {now_s - since:.0f} s" for (process, name), since in self._running.items()
+        ]
+        return ", ".join(stages) or "processes that have not reported yet"
+
+    def ready(self, url: str, model: str) -> None:
+        """Prints where the server is and how to ask it something."""
+        print(
+            f"  {'ready':<12}{self.elapsed_s:7.2f} s  {model} on {url}\n\n"
+            f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+            """    -d '{"messages": [{"role": "user", "content": "What is a corymb?"}], "max_tokens": 64}'\n""",
+            file=self._out,
+            flush=True,
+        )

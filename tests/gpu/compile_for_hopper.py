@@ -1,0 +1,116 @@
+"""Compiles every kernel for sm_90 as the server calls it and prints what the assembler says, a JSON line each."""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import sm90
+
+seen = sm90.install().seen
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, KVLayer, RaggedLayout  # noqa: E402
+from corymb.kernels.sampling import Draws  # noqa: E402
+from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
+from corymb.kernels.triton_jit import Launch  # noqa: E402
+from corymb.kernels.triton_operations import TritonOperations  # noqa: E402
+from corymb.kernels.triton_sampling import TritonSampling  # noqa: E402
+
+CPU = torch.device("cpu")
+LAUNCH = Launch(interpreted=False, early=True, num_sms=132)
+LLAMA = AttentionSpec(num_heads=32, num_kv_heads=8, head_dim=128, scale=128**-0.5)
+SMOLLM = AttentionSpec(num_heads=9, num_kv_heads=3, head_dim=64, scale=0.125)
+GEMMA = AttentionSpec(num_heads=4, num_kv_heads=1, head_dim=256, scale=0.0625, window=512, soft_cap=50.0)
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Any tensor will do: nothing runs."""
+    return torch.zeros(shape, dtype=dtype)
+
+
+def layout(widths: list[int], *, sliding: bool) -> RaggedLayout:
+    """A step of rows with these widths."""
+    num_rows, num_tokens = len(widths), sum(widths)
+    host = np.asarray(widths, np.int32)
+    slots = zeros(num_tokens, dtype=torch.int64)
+    index = zeros(num_rows, dtype=torch.int32)
+    return RaggedLayout(
+        rows=index,
+        widths=torch.from_numpy(host),
+        starts=index,
+        offsets=zeros(num_rows + 1, dtype=torch.int32),
+        positions=slots,
+        slots=slots,
+        sliding_slots=slots if sliding else None,
+        table=zeros(num_rows + 1, 256, dtype=torch.int32),
+        full_to_sliding=zeros(64, dtype=torch.int32) if sliding else None,
+        host_rows=host,
+        host_widths=host,
+        host_starts=host,
+    )
+
+
+def attend(spec: AttentionSpec, widths: list[int], kv_dtype: torch.dtype, *, deterministic: bool = False) -> None:
+    """One layer, by way of the joined pass."""
+    step = layout(widths, sliding=spec.window is not None)
+    limits = Limits(max_rows=512, max_tokens=4096)
+    attention = TritonAttention(
+        [spec], limits, device=CPU, kv_dtype=kv_dtype, launch=LAUNCH, deterministic=deterministic
+    )
+    attention.plan(step)
+    heads = zeros(step.num_tokens, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+    pool = zeros(64, spec.num_kv_heads, spec.head_dim).to(kv_dtype)
+    weight = zeros(spec.head_dim, dtype=torch.float32)
+    changes = HeadChanges(zeros(step.num_tokens, spec.head_dim, dtype=torch.float32), HeadNorms(weight, weight, 1e-5))
+    attention.run_joined(heads, changes, spec, KVLayer(pool, pool))
+    q, k, v = heads.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
+    attention.run(q, k, v, spec, KVLayer(pool, pool))
+
+
+def sample() -> None:
+    """Every way to choose a token."""
+    sampling, logits = TritonSampling(LAUNCH), zeros(4, 128256, dtype=torch.float32)
+    ones, index = torch.ones(4), torch.arange(4)
+    draws = Draws(ones, index, ones, ones, zeros(4, 2, dtype=torch.int32), any_min_p=True)
+    sampling.greedy(logits)
+    for filtered in (True, False):
+        sampling.draw(logits, index, draws, index, filtered=filtered)
+
+
+def operate() -> None:
+    """Everything between products."""
+    operations, x, weight = TritonOperations(LAUNCH), zeros(4, 4096), zeros(4096, dtype=torch.float32)
+    operations.rms_norm(x, weight, 1e-5)
+    operations.add_rms_norm(x, zeros(4, 4096), weight, 1e-5)
+    operations.silu_mul(x)
+    operations.gelu_tanh_mul(x)
+    operations.rope(zeros(4, 40, 128), zeros(4, 128, dtype=torch.float32))
+
+
+for spec in (LLAMA, SMOLLM, GEMMA):
+    for widths in ([1] * 8, [64, 1]):
+        attend(spec, widths, torch.bfloat16)
+attend(LLAMA, [64, 1], torch.bfloat16, deterministic=True)
+attend(LLAMA, [1] * 8, torch.float8_e4m3fn)
+attend(LLAMA, [1] * 8, torch.float8_e5m2)
+attend(LLAMA, [64, 1], torch.float8_e4m3fn)
+sample()
+operate()
+for kernel in seen:
+    print(
+        json.dumps(
+            {
+                "name": kernel.name,
+                "registers": kernel.registers,
+                "stack_bytes": kernel.stack_bytes,
+                "shared_bytes": kernel.shared_bytes,
+                "num_warps": kernel.num_warps,
+                "async_copies": kernel.ptx.count("cp.async.c"),
+                "tensor_products": kernel.ptx.count("mma.sync") + kernel.ptx.count("wgmma.mma"),
+                "wgmma": kernel.ptx.count("wgmma.mma"),
+            }
+        )
+    )

@@ -1,0 +1,41 @@
+"""The kernels compile for sm_90 where no GPU is: the interpreter accepts what the compiler does not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def kernels() -> list[dict]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compile_for_hopper.py")
+    result = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-4000:]
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_every_kernel_compiles(kernels) -> None:
+    expected = {"attend_lanes", "plan_lanes", "store_slots", "prepare_heads", "norm_rows", "gate_rows"}
+    expected |= {"peak_chunks", "race_chunks", "join_chunks", "cut_rows"}
+    assert {kernel["name"] for kernel in kernels} >= expected
+
+
+def test_attention_uses_tensor_cores_and_asynchronous_copies(kernels) -> None:
+    attends = [kernel for kernel in kernels if kernel["name"] == "attend_lanes"]
+    assert all(kernel["tensor_products"] and kernel["async_copies"] for kernel in attends)
+    assert any(kernel["wgmma"] for kernel in attends)
+
+
+def test_two_narrow_lanes_fit_one_multiprocessor(kernels) -> None:
+    for kernel in kernels:
+        if kernel["name"] == "attend_lanes" and not kernel["wgmma"]:
+            assert 2 * (kernel["shared_bytes"] + 1024) <= 228 * 1024
+            assert 2 * kernel["num_warps"] * 32 * kernel["registers"] <= 65536
+
+
+def test_nothing_spills_much(kernels) -> None:
+    assert [kernel for kernel in kernels if kernel["stack_bytes"] > 64] == []

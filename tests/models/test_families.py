@@ -1,0 +1,152 @@
+"""Tiny random models of every family against transformers: logits, and the tokens that greedy decoding picks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import PretrainedConfig, PreTrainedModel
+
+from corymb.kernels.torch_attention import TorchAttention
+from corymb.models.architectures import read_config
+from corymb.models.load import LoadOptions, load_model
+from corymb.models.sequences import Sequences
+
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,  # large enough that logits differ and a wrong term shows
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama 2": ("Llama", {"num_key_value_heads": 6}),
+    "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
+    "llama 3.1": ("Llama", {"rope_parameters": LLAMA3}),
+    "llama, linear rope": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4}}),
+    "llama, yarn": ("Llama", {"rope_parameters": YARN}),
+    "llama, yarn, untruncated": ("Llama", {"rope_parameters": {**YARN, "truncate": False, "beta_fast": 16.0}}),
+    "llama, yarn, mscale": ("Llama", {"rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.1}}),
+    "smollm, tied": ("Llama", {"tie_word_embeddings": True, "rope_theta": 1e5}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral, sliding": ("Mistral", {"sliding_window": 24}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2, sliding": ("Qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "qwen3, sliding": (
+        "Qwen3",
+        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 2},
+    ),
+    "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
+    "gemma 2": ("Gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 12}),
+    "gemma 3": ("Gemma3Text", {"head_dim": 16, "sliding_window": 24, "layer_types": None, "sliding_window_pattern": 2}),
+    "gemma 3, scaled rope": (
+        "Gemma3Text",
+        {"head_dim": 16, "sliding_window": 24, "rope_parameters": GEMMA3_ROPE, "query_pre_attn_scalar": 20},
+    ),
+}
+PROMPT_LENGTHS = (1, 9, 40, 77, 150)  # some longer than windows, chunks and the original contexts
+CHUNK = 32
+NUM_OUTPUTS = 12
+ATOL = 2e-5
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
+    family, changes = CASES[name]
+    reference = make_reference(family, changes)
+    reference.save_pretrained(tmp_path)
+    config = read_config(tmp_path)
+    assert config.decoder is not None
+    model = load_model(tmp_path, config, LoadOptions())
+
+    prompts = {row: random_prompt(row, length) for row, length in enumerate(PROMPT_LENGTHS, start=1)}
+    expected = {row: greedy(reference, prompt) for row, prompt in prompts.items()}
+    sequences = Sequences.empty(model.attention_specs, num_rows=len(prompts) + 1, context_length=256)
+    attention = TorchAttention()
+    outputs: dict[int, list[int]] = {row: [] for row in prompts}
+    # Chunks of prompts beside rows that decode already: a row moves on as soon as its prompt is through.
+    while waiting := {row: ids for row, ids in next_tokens(prompts, outputs, sequences).items() if ids}:
+        starts = {row: int(sequences.lengths[row]) for row in waiting}
+        hidden = sequences.step(model, attention, waiting)
+        logits = model.logits(hidden).split([len(ids) for ids in waiting.values()])
+        for row, of_row in zip(waiting, logits, strict=True):
+            wanted = expected[row].logits[starts[row] : starts[row] + len(of_row)]
+            torch.testing.assert_close(of_row, wanted, atol=ATOL * scale(wanted), rtol=0)
+            if sequences.lengths[row] >= len(prompts[row]):
+                outputs[row].append(int(of_row[-1].argmax()))
+    assert outputs == {row: run.outputs for row, run in expected.items()}
+
+
+@dataclass
+class Greedy:
+    """What transformers makes of a prompt."""
+
+    outputs: list[int]
+    logits: torch.Tensor  # at every position but the last output's
+
+
+def greedy(reference: PreTrainedModel, prompt: list[int]) -> Greedy:
+    """Picks the likeliest token again and again, each time from the whole sequence."""
+    ids = list(prompt)
+    for _ in range(NUM_OUTPUTS):
+        with torch.no_grad():
+            logits = reference(torch.tensor([ids])).logits[0]
+        ids.append(int(logits[-1].argmax()))
+    return Greedy(ids[len(prompt) :], logits)
+
+
+def next_tokens(prompts: dict, outputs: dict, sequences: Sequences) -> dict[int, list[int]]:
+    """The next chunk of each row: of its prompt, or the token it gave last."""
+    chunks = {}
+    for row, prompt in prompts.items():
+        done = int(sequences.lengths[row])
+        known = prompt + outputs[row]
+        chunks[row] = [] if len(outputs[row]) == NUM_OUTPUTS else known[done : min(done + CHUNK - row, len(known))]
+    return chunks
+
+
+def make_reference(family: str, changes: dict[str, Any]) -> PreTrainedModel:
+    """A random model in float32 with the plainest attention."""
+    config_class: Callable[..., PretrainedConfig] = getattr(transformers, f"{family}Config")
+    config = config_class(**{**SIZES, **changes})
+    architecture = {"Gemma3Text": "Gemma3ForCausalLM"}.get(family, f"{family}ForCausalLM")
+    torch.manual_seed(0)
+    model = getattr(transformers, architecture)._from_config(config, attn_implementation="eager")
+    for name, parameter in model.named_parameters():  # norms start at one, or zero, and would hide mistakes
+        if name.endswith(("norm.weight", "bias")):
+            torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.2)
+    return model.eval()
+
+
+def random_prompt(seed: int, length: int) -> list[int]:
+    """Token ids, special ones excluded."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, SIZES["vocab_size"], (length,), generator=generator).tolist()
+
+
+def scale(logits: torch.Tensor) -> float:
+    """How large logits are, at least 1."""
+    return max(1.0, float(logits.abs().max()))
