@@ -134,7 +134,7 @@ class Bench:
             while cache.full.num_free_tokens >= ROWS * self.page_size:
                 assert cache.grow(rows, ones) is not None
             repeats = min(self.repeats, cache.available().full // ROWS - self.page_size)
-            seconds = timed(repeats, lambda cache=cache, rows=rows: cache.grow(rows, ones))
+            seconds = timed(repeats, lambda cache=cache, rows=rows, ones=ones: cache.grow(rows, ones))
             self.report("tree_grow_evicting_ms", seconds, **self.params, rows=ROWS, leaf=leaf)
 
     def slide(self) -> None:

@@ -74,17 +74,17 @@ class Cache:
 
     def match(self, key: Key, limit: int) -> int:
         """Returns how many of the first `limit` tokens `open` would find now. Leaves no trace."""
-        return self.tree.measure(key, limit) if self.config.enable_prefix_cache else 0
+        return self.tree.measure(key, self._usable(limit))
 
     def open(self, key: Key, limit: int, *, priority: int = 0) -> Lease | None:
         """Takes a row that starts with the longest cached prefix of the first `limit` tokens; None when no row is free.
         Pass the prompt's length - 1 at most: its last token must be computed, for its logits."""
         if not self.rows.free:
             return None
-        match = self.tree.match(key, min(limit, self.config.context_length) if self.config.enable_prefix_cache else 0)
+        match = self.tree.match(key, self._usable(limit))
         receipt = self.tree.lock(match.node_id)
         row = self.rows.open(match.slots)
-        lease = Lease(self, row, key, receipt, num_cached=match.num_tokens, priority=priority)
+        lease = Lease(self, row, receipt, namespace=key.namespace, priority=priority)
         self.leases[row] = lease
         self.pins_sliding[row] = match.num_tokens > 0
         return lease
@@ -92,6 +92,7 @@ class Cache:
     def grow(self, rows: Int32, widths: Int32) -> Int32 | None:
         """Reserves the next `widths` slots of each of these different rows, evicting what that takes, and returns them
         flat in row order; None, and nothing has changed, when a pool cannot hold them."""
+        assert (self.rows.reserved[rows] + widths <= self.config.context_length).all(), "a row outgrows the table"
         num_pages = self.rows.num_new_pages(rows, widths)
         if not self._make_room(num_pages * self.config.page_size):
             return None
@@ -103,12 +104,12 @@ class Cache:
     def commit(self, lease: Lease, token_ids: Int32) -> None:
         """Puts what an unfinished request has computed, all of `token_ids`, into the tree. The row goes over to the
         tree's slots where others were faster, and the lock moves to the new end."""
-        if not self.config.enable_prefix_cache:
+        if lease.closed:
+            raise ValueError(f"the lease of row {lease.row} is closed already")
+        row, start = lease.row, int(self.rows.shared[lease.row])
+        if not self.config.enable_prefix_cache or len(token_ids) < start + self.config.page_size:
             return
         node_id, num_tokens = self._insert(lease, token_ids, finished=False)
-        row, start = lease.row, int(self.rows.shared[lease.row])
-        if num_tokens <= start:
-            return
         slots = self.tree.slots(node_id, start)
         differs = np.flatnonzero(slots != self.table[row, start:num_tokens])
         if len(differs):
@@ -186,6 +187,9 @@ class Cache:
         """Raises AssertionError when any invariant of tree, pools, rows or leases is broken."""
         check_cache(self)
 
+    def _usable(self, limit: int) -> int:
+        return min(limit, self.config.context_length) if self.config.enable_prefix_cache else 0
+
     def _make_room(self, num_tokens: int) -> bool:
         available = self.available()
         if num_tokens > available.full or num_tokens > available.sliding:
@@ -203,7 +207,7 @@ class Cache:
         assert len(token_ids) <= self.rows.reserved[row], "tokens without slots cannot be computed"
         num_tokens = len(token_ids) - len(token_ids) % self.config.page_size
         arrival = Arrival(
-            key=Key(token_ids, lease.key.extra_key, lease.key.cache_salt),
+            key=Key(token_ids, *lease.namespace),
             slots=self.table[row, :num_tokens],
             num_shared=int(self.rows.shared[row]),
             finished=finished,

@@ -112,10 +112,6 @@ class Component(ABC):
 
     # ── insert ──
 
-    def limit(self, arrival: Arrival) -> int:
-        """Returns how many of the arrival's tokens this component can let in."""
-        return arrival.num_tokens
-
     def cut(self, node: Node, arrival: Arrival) -> int | None:
         """Returns a position inside a matching node where it must be split before `meet`, or None."""
         del node, arrival
@@ -135,7 +131,7 @@ class Component(ABC):
         del node, arrival
 
     def finish(self, node: Node, arrival: Arrival, actions: Actions) -> None:
-        """The insert ended at `node`: attaches or frees what belongs to the end alone."""
+        """The insert ended at `node`, or at the root: attaches or frees what belongs to the end alone."""
         del node, arrival, actions
 
     # ── eviction ──

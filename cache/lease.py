@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from corymb.cache.key import Key
+from corymb.cache.key import Namespace
 from corymb.cache.tree import Receipt
 
 if TYPE_CHECKING:
@@ -14,16 +14,16 @@ class Lease:
     """Pins one path of the tree and owns a row and the slots reserved since. Ends once, by `Cache.close`; leaving it as
     a context manager closes it, if still open, and keeps nothing."""
 
-    __slots__ = ("_cache", "closed", "key", "num_cached", "priority", "receipt", "row")
+    __slots__ = ("_cache", "closed", "namespace", "num_cached", "priority", "receipt", "row")
 
-    def __init__(self, cache: "Cache", row: int, key: Key, receipt: Receipt, *, num_cached: int, priority: int) -> None:
+    def __init__(self, cache: "Cache", row: int, receipt: Receipt, *, namespace: Namespace, priority: int) -> None:
         self._cache = cache
         self.row = row
-        self.key = key  # the prompt's: only its namespace is read again
+        self.namespace = namespace
         self.receipt = receipt
-        self.num_cached = num_cached  # tokens found in the tree at open
         self.priority = priority
         self.closed = False
+        self.num_cached = self.num_reserved  # tokens found in the tree at open
 
     @property
     def num_reserved(self) -> int:

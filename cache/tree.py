@@ -96,14 +96,17 @@ class Tree:
             node = node.parent
         return _slots(path[::-1])
 
+    def value(self, node_id: int, component: Component) -> Int32 | None:
+        """Returns what a component keeps on the node; None for a tombstone."""
+        return self.nodes[node_id].values[component.index]
+
     # ── insert ──
 
     def insert(self, arrival: Arrival) -> Inserted:
         """Takes a sequence in. Slots it brings for tokens that the tree already has are freed or put to use."""
         actions = Actions()
         self._stamp += 1
-        limit = min(component.limit(arrival) for component in self.components)
-        tokens, namespace = arrival.key.tokens(limit, self.page_size), arrival.key.namespace
+        tokens, namespace = arrival.key.tokens(arrival.num_tokens, self.page_size), arrival.key.namespace
         node, at = self.root, 0
         while at < len(tokens):
             edge = edge_at(namespace, tokens, at, self._page_bytes)

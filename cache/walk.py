@@ -38,8 +38,10 @@ def walk(root: Node, namespace: Namespace, tokens: bytes, page_size: int, compon
         count = common_tokens(child.tokens, tokens, at, page_size)
         path.append(child)
         at += count * TOKEN_BYTES
-        # A list, because `all` alone would stop at the first refusal.
-        if not validators or all([validator(child, count) for validator in validators]):
+        valid = True
+        for validator in validators:
+            valid &= validator(child, count)
+        if valid:
             best, num_best = at // TOKEN_BYTES, len(path)
         if count < child.length:
             break
