@@ -104,6 +104,7 @@ class JoinedAttention(Attention, Protocol):
         ...
 
 
+@runtime_checkable
 class GraphAttention(JoinedAttention, Protocol):
     """A back end whose `run_joined` may be captured in a CUDA graph and replayed after other plans."""
 

@@ -88,7 +88,8 @@ class FlashInferAttention:
         self._operations = TritonOperations(launch)
         self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._slots = {
-            window: torch.zeros(max_keys, dtype=torch.int32, device=device) for window in {spec.window for spec in specs}
+            window: torch.zeros(max_keys, dtype=torch.int32, device=device)
+            for window in {spec.window for spec in specs}
         }
         self._wrappers = {Kind.of(spec): Wrappers() for spec in specs}
         self._layout: RaggedLayout | None = None

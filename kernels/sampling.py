@@ -5,6 +5,7 @@ samples depends on its logits, its key and its own settings, and never on its ne
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -53,6 +54,30 @@ class Ordered:
 
     values: Tensor  # [N, K]
     token_ids: Tensor  # int64 [N, K]
+
+
+class Sampling(Protocol):
+    """A back end."""
+
+    def greedy(self, logits: Tensor) -> Choice:
+        """Takes the best token of every row, the lowest id among equals."""
+        ...
+
+    def draw(self, logits: Tensor, index: Tensor, draws: Draws, token_ids: Tensor, *, filtered: bool) -> None:
+        """Sets token_ids [N] at `index` [n] to samples of those rows of logits; top-k and top-p only if filtered."""
+        ...
+
+
+class TorchSampling:
+    """Works on every device."""
+
+    def greedy(self, logits: Tensor) -> Choice:
+        """See Sampling."""
+        return greedy(logits)
+
+    def draw(self, logits: Tensor, index: Tensor, draws: Draws, token_ids: Tensor, *, filtered: bool) -> None:
+        """See Sampling."""
+        token_ids[index] = (draw_filtered if filtered else draw)(logits[index], draws)
 
 
 def greedy(logits: Tensor) -> Choice:

@@ -45,5 +45,5 @@ def gather_slots(
         layout.table.stride(0),
         BLOCK=BLOCK,
         HAS_MAP=sliding,
-        **Launch(launch.interpreted, early=False, num_sms=launch.num_sms).options(num_warps=4),
+        **launch.plain(num_warps=4),
     )

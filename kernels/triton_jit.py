@@ -36,6 +36,10 @@ class Launch:
     early: bool  # programmatic dependent launch: a kernel's start overlaps the end of the one before it
     num_sms: int
 
+    def plain(self, num_warps: int) -> dict[str, int | bool]:
+        """Keyword arguments for a kernel that does not wait for the one before it by itself."""
+        return {"num_warps": num_warps}
+
     def options(self, num_warps: int, num_stages: int = 1) -> dict[str, int | bool]:
         """Keyword arguments for a launch."""
         if self.interpreted:

@@ -49,7 +49,7 @@ class TritonSampling:
             BLOCK_CHUNKS=next_power_of_2(num_chunks),
             FILTERED=filtered,
             PORTABLE=self._launch.interpreted,
-            **self._plain_options(num_warps=8),
+            **self._launch.plain(num_warps=8),
         )
         self._join(scores, winners, index, token_ids, None)
 
@@ -88,7 +88,7 @@ class TritonSampling:
             BLOCK=min(SEARCH_BLOCK, next_power_of_2(logits.shape[1])),
             CHUNKS=peaks.shape[1],
             BLOCK_CHUNKS=next_power_of_2(peaks.shape[1]),
-            **self._plain_options(num_warps=16),
+            **self._launch.plain(num_warps=16),
         )
         return cuts
 
@@ -109,9 +109,6 @@ class TritonSampling:
             EARLY=self._launch.early,
             **self._launch.options(num_warps=1),
         )
-
-    def _plain_options(self, *, num_warps: int) -> dict[str, int | bool]:
-        return Launch(self._launch.interpreted, early=False, num_sms=self._launch.num_sms).options(num_warps)
 
 
 def _chunk(logits: Tensor) -> int:

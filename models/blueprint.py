@@ -9,7 +9,9 @@ from typing import Literal, Protocol
 import torch
 
 from corymb.kernels.attention import Attention, AttentionSpec
+from corymb.kernels.operations import Operations
 from corymb.kernels.torch_attention import TorchAttention
+from corymb.kernels.torch_operations import TorchOperations
 from corymb.models.architectures import read_config
 from corymb.models.builtin import HashModel, NoAttention, TapeModel, UniformModel
 from corymb.models.config import DecoderConfig, ModelConfig
@@ -115,12 +117,19 @@ class DecoderBlueprint:
 
 
 def read_blueprint(
-    folder: Path, *, dtype: torch.dtype, device: torch.device, load_format: Literal["auto", "dummy"]
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    load_format: Literal["auto", "dummy"],
+    operations: Operations | None = None,
 ) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
     if config.decoder is not None:
-        options = LoadOptions(dtype=dtype, device=device, load_format=load_format)
+        options = LoadOptions(
+            dtype=dtype, device=device, load_format=load_format, operations=operations or TorchOperations()
+        )
         return DecoderBlueprint(folder, config, config.decoder, options)
     fields = Fields.read(folder / "config.json")
     window = fields.whole("sliding_window") if fields.has("sliding_window") else None

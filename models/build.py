@@ -1,17 +1,22 @@
 """Builds what a scheduler process runs: configuration, memory, weights, pools, runner, in this order."""
 
+import importlib
+import importlib.util
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 
 from corymb.cache.config import CacheConfig, Eviction
+from corymb.models import cuda_memory
+from corymb.models.architectures import read_config
 from corymb.models.blueprint import Blueprint, OnProgress, read_blueprint
 from corymb.models.config import ModelConfig
+from corymb.models.cuda_options import CudaOptions
 from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
 from corymb.models.memory import host_memory
@@ -24,6 +29,9 @@ from corymb.models.sampler import Sampler
 from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
 from corymb.models.warm_up import warm_up
 from corymb.scheduler.plan import Runner
+
+if TYPE_CHECKING:
+    from corymb.models.cuda_build import CudaParts
 
 
 class OnStage(Protocol):
@@ -49,6 +57,8 @@ class RunnerOptions:
     sliding_ratio: float = 0.8
     eviction: Eviction = "lru"
     enable_prefix_cache: bool = True
+    kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    cuda: CudaOptions = field(default_factory=CudaOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +81,29 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     """Builds a runner that is ready for plans. Raises ModelError, before any weights are read where that can be."""
     if options.quantization is not None:
         raise UnsupportedModel(f"--quantization {options.quantization} is not supported; leave it out.")
-    device, dtype = _device(options), _dtype(options)
-    blueprint = read_blueprint(options.folder, dtype=dtype, device=device, load_format=options.load_format)
+    device = _device(options)
+    dtype = _dtype(options, device)
+    pool_dtype = _pool_dtype(options, device, dtype)
+    gpu = _gpu(options, device)
+    blueprint = read_blueprint(
+        options.folder,
+        dtype=dtype,
+        device=device,
+        load_format=options.load_format,
+        operations=gpu.operations() if gpu else None,
+    )
     context_length = _context_length(options, blueprint.config)
-    sizes = _sizes(options, blueprint, context_length, dtype)
+    sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
     with _stage(on_stage, "weights", f"{blueprint.config.architecture}, {gib(blueprint.weights_bytes)} {_name(dtype)}"):
         model = blueprint.load(on_progress)
-    with _stage(on_stage, "pools", _pools_detail(sizes)):
-        execution = _execution(model, blueprint, cache_config, dtype=dtype, place=Place(device))
-    runner = CpuRunner(execution)
+    runner: Runner
+    if gpu:
+        with _stage(on_stage, "pools and graphs", f"{_pools_detail(sizes)}; {gpu.detail}"):
+            runner = gpu.runner(model, cache_config, dtype, pool_dtype, eos_ids=blueprint.config.eos_ids)
+    else:
+        with _stage(on_stage, "pools", _pools_detail(sizes)):
+            runner = CpuRunner(_execution(model, blueprint, cache_config, dtype=dtype, place=Place(device)))
     with _stage(on_stage, "warm-up", "two steps"):
         warm_up(runner)
     return Built(
@@ -98,15 +121,36 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
 
 
 def _device(options: RunnerOptions) -> torch.device:
-    if options.device == "cuda":
-        raise UnsupportedModel("--device cuda is not supported by this build; use --device cpu.")
-    return torch.device("cpu")
+    has_gpu = torch.cuda.is_available()
+    if options.device == "cuda" and not has_gpu:
+        raise UnsupportedModel("--device cuda finds no GPU: torch sees none; use --device cpu.")
+    # Models made for tests have nothing to compute.
+    on_host = options.device == "cpu" or read_config(options.folder).decoder is None
+    return torch.device("cuda" if has_gpu and not on_host else "cpu")
 
 
-def _dtype(options: RunnerOptions) -> torch.dtype:
+def _dtype(options: RunnerOptions, device: torch.device) -> torch.dtype:
     """On a CPU, float32 is both the fastest and the most exact unless the operator knows better."""
     dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-    return dtypes.get(options.dtype, torch.float32)
+    return dtypes.get(options.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)
+
+
+def _pool_dtype(options: RunnerOptions, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    if options.kv_cache_dtype == "auto":
+        return dtype
+    if device.type != "cuda":
+        raise UnsupportedModel(f"--kv-cache-dtype {options.kv_cache_dtype} needs a GPU; use auto.")
+    return {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[options.kv_cache_dtype]
+
+
+def _gpu(options: RunnerOptions, device: torch.device) -> "CudaParts | None":
+    if device.type != "cuda":
+        return None
+    if importlib.util.find_spec("triton") is None:
+        raise UnsupportedModel("A GPU needs Triton; install corymb[gpu], or use --device cpu.")
+    # By name: the packages that this module needs are there only with the `gpu` extra.
+    parts: CudaParts = importlib.import_module("corymb.models.cuda_build").make_parts(options.cuda)
+    return parts
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -123,16 +167,22 @@ def _context_length(options: RunnerOptions, config: ModelConfig) -> int:
     return options.context_length
 
 
-def _sizes(options: RunnerOptions, blueprint: Blueprint, context_length: int, dtype: torch.dtype) -> PoolSizes:
+def _sizes(
+    options: RunnerOptions, blueprint: Blueprint, context_length: int, dtype: torch.dtype, device: torch.device
+) -> PoolSizes:
+    share = options.mem_fraction_static
+    if share is None and device.type == "cuda" and options.max_total_tokens is None:
+        share = cuda_memory.DEFAULT_SHARE
     request = PoolRequest(
         context_length=context_length,
         max_running_requests=options.max_running_requests,
         page_size=options.page_size,
         max_total_tokens=options.max_total_tokens,
-        mem_fraction_static=options.mem_fraction_static,
+        mem_fraction_static=share,
         sliding_ratio=options.sliding_ratio,
     )
-    room = find_room(host_memory(), blueprint.weights_bytes, options.mem_fraction_static)
+    memory = cuda_memory.device_memory(device) if device.type == "cuda" else host_memory()
+    room = find_room(memory, blueprint.weights_bytes, share)
     return size_pools(token_bytes(blueprint.attention_specs, dtype), _window(blueprint), request, room)
 
 

@@ -14,7 +14,7 @@ from corymb.models.gguf_config import Json
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBERS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_TEKKEN = (
+_TEKKEN_WORDS = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -93,7 +93,7 @@ def _byte_level(vocabulary: _Vocabulary) -> Tokenizer:
     kind = vocabulary.get("pre", "default")
     vocab = {piece: index for index, piece in enumerate(vocabulary.pieces)}
     merges = _listed_merges(vocabulary, vocab)
-    whole_words = kind in _LLAMA3  # a word that is a piece is never built from merges
+    whole_words = kind in _LLAMA3 | _TEKKEN  # a word that is a piece is never built from merges
     tokenizer = Tokenizer(BPE(vocab, merges, ignore_merges=whole_words))
     if kind in _QWEN:
         tokenizer.normalizer = normalizers.NFC()
@@ -113,11 +113,12 @@ def _listed_merges(vocabulary: _Vocabulary, vocab: Mapping[str, int]) -> list[tu
     return merges
 
 
-_GPT2 = frozenset({"default", "gpt-2", "gpt2", "phi-2", "jina-es", "jina-de"})
-_SMOLLM = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"})
-_LLAMA3 = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"})
-_QWEN = frozenset({"qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"})
-_MISTRAL = frozenset({"tekken"})
+# Values of tokenizer.ggml.pre.
+_GPT2 = frozenset({"default", "gpt-2"})
+_SMOLLM = frozenset({"smollm"})
+_LLAMA3 = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3"})
+_QWEN = frozenset({"qwen2", "deepseek-r1-qwen"})
+_TEKKEN = frozenset({"tekken"})
 
 
 def _pre_tokenizer(path: Path, kind: str) -> pre_tokenizers.PreTokenizer:
@@ -130,9 +131,9 @@ def _pre_tokenizer(path: Path, kind: str) -> pre_tokenizers.PreTokenizer:
         return _split(_CONTRACTIONS + _WORDS.replace("NUMBERS", r"\p{N}{1,3}"))
     if kind in _QWEN:
         return _split(_CONTRACTIONS + _WORDS.replace("NUMBERS", r"\p{N}"))
-    if kind in _MISTRAL:
-        return _split(_TEKKEN)
-    known = ", ".join(sorted(_GPT2 | _SMOLLM | _LLAMA3 | _QWEN | _MISTRAL))
+    if kind in _TEKKEN:
+        return _split(_TEKKEN_WORDS)
+    known = ", ".join(sorted(_GPT2 | _SMOLLM | _LLAMA3 | _QWEN | _TEKKEN))
     raise SourceError(f"{path} splits text by the rule {kind!r} (tokenizer.ggml.pre), which is not one of: {known}.")
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec
+from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
 from corymb.kernels.operations import Operations
 from corymb.models.config import DecoderConfig, LayerConfig
 from corymb.models.linear import Linear, MakeLinear
@@ -41,17 +41,17 @@ class RMSNorm:
     """Divides by the root of the mean square, then weighs."""
 
     def __init__(self, weight: Tensor, eps: float, operations: Operations) -> None:
-        self._weight = weight
-        self._eps = eps
+        self.weight = weight
+        self.eps = eps
         self._operations = operations
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the norm of x."""
-        return self._operations.rms_norm(x, self._weight, self._eps)
+        return self._operations.rms_norm(x, self.weight, self.eps)
 
     def after_add(self, x: Tensor, residual: Tensor) -> Tensor:
         """Adds x to residual in place and returns the norm of the sum."""
-        return self._operations.add_rms_norm(x, residual, self._weight, self._eps)
+        return self._operations.add_rms_norm(x, residual, self.weight, self.eps)
 
 
 class MLP:
@@ -83,17 +83,23 @@ class SelfAttention:
         normed = decoder.query_key_norm
         self._query_norm = parts.norm(f"{name}.q_norm", offset=norm_offset) if normed else None
         self._key_norm = parts.norm(f"{name}.k_norm", offset=norm_offset) if normed else None
+        self._norms: HeadNorms | None = None
+        if self._query_norm is not None and self._key_norm is not None:
+            self._norms = HeadNorms(self._query_norm.weight, self._key_norm.weight, decoder.norm_eps)
 
     def __call__(self, x: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """Returns [T, hidden_size] of [T, hidden_size]. `turns`: see Operations.rope; None for no positions."""
-        spec = self._spec
+        spec, cache = self._spec, batch.kv[self._index]
         num_turned = spec.num_heads + spec.num_kv_heads
         heads = self._qkv(x).view(len(x), num_turned + spec.num_kv_heads, spec.head_dim)
+        if isinstance(batch.attention, JoinedAttention):
+            attended = batch.attention.run_joined(heads, HeadChanges(turns, self._norms), spec, cache)
+            return self._output(attended.view(len(x), -1))
         turned = self._normed(heads[:, :num_turned])
         if turns is not None:
             self._operations.rope(turned, turns)
         queries, keys = torch.split(turned, [spec.num_heads, spec.num_kv_heads], dim=1)
-        attended = batch.attention.run(queries, keys, heads[:, num_turned:], spec, batch.kv[self._index])
+        attended = batch.attention.run(queries, keys, heads[:, num_turned:], spec, cache)
         return self._output(attended.reshape(len(x), spec.num_heads * spec.head_dim))
 
     def _normed(self, heads: Tensor) -> Tensor:

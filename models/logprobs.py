@@ -36,6 +36,21 @@ class Scores:
     top_logprobs: Tensor  # [N, K]
     chosen: Tensor  # [N, M], of LogprobOptions.token_ids, padded
 
+    def on_host(self) -> "Scores":
+        """Queues copies to the host; to be read once the device has come so far."""
+
+        def copy(tensor: Tensor) -> Tensor:
+            return tensor.to("cpu", non_blocking=True)
+
+        return Scores(
+            self.positions,
+            copy(self.token_ids),
+            copy(self.logprobs),
+            copy(self.top_ids),
+            copy(self.top_logprobs),
+            copy(self.chosen),
+        )
+
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """Returns log_softmax of logits [N, V], -inf as LEAST."""

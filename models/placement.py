@@ -18,7 +18,11 @@ class Place:
 
     def __call__(self, array: NDArray[Any]) -> Tensor:
         """The array as a tensor of the device."""
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":
+            # From pageable memory a copy may wait for everything before it.
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor of zeros."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from corymb.kernels import logit_edits
 from corymb.kernels.logit_edits import Entries
 from corymb.kernels.noise import row_keys
-from corymb.kernels.sampling import Choice, Draws, draw, draw_filtered, greedy
+from corymb.kernels.sampling import Choice, Draws, Sampling, TorchSampling
 from corymb.models.penalties import Said
 from corymb.models.placement import Place
 from corymb.models.settings import Needs, Settings
@@ -21,7 +21,8 @@ Index = NDArray[np.int64]
 class Sampler:
     """Owns the sampling state of all rows. A batch of greedy rows without edits costs one pass over its logits."""
 
-    def __init__(self, num_rows: int, eos_ids: frozenset[int], place: Place) -> None:
+    def __init__(self, num_rows: int, eos_ids: frozenset[int], place: Place, sampling: Sampling | None = None) -> None:
+        self._sampling: Sampling = sampling or TorchSampling()
         self.settings = Settings(num_rows, eos_ids)
         self._said = Said(num_rows, place)
         self._place = place
@@ -36,10 +37,10 @@ class Sampler:
         """The next token of `rows` [N], each with so many output tokens, from logits [N, V], which it may change."""
         needs = self.settings.required(rows, num_outputs)
         if not (needs & ~np.uint8(Needs.LOGPROBS)).any():
-            return greedy(logits)
+            return self._sampling.greedy(logits)
         penalized = np.flatnonzero(needs & Needs.PENALTIES)
         self._edit(logits, rows, needs)
-        choice = greedy(logits)
+        choice = self._sampling.greedy(logits)
         self._draw(choice, logits, rows, num_outputs)
         if len(penalized):
             self._said.append(rows[penalized], choice.token_ids[self._place(penalized)])
@@ -66,12 +67,12 @@ class Sampler:
     def _draw(self, choice: Choice, logits: Tensor, rows: Int32, num_outputs: Int32) -> None:
         """Replaces the choice of rows that do not want their best token."""
         needs = self.settings.needs[rows] & np.uint8(Needs.RANDOM | Needs.FILTERS)
-        for wanted, function in ((Needs.RANDOM, draw), (Needs.RANDOM | Needs.FILTERS, draw_filtered)):
+        for wanted in (Needs.RANDOM, Needs.RANDOM | Needs.FILTERS):
             index = np.flatnonzero(needs == wanted)
             if len(index):
-                at = self._place(index)
                 draws = self._draws(rows[index], num_outputs[index])
-                choice.token_ids[at] = function(logits[at], draws)
+                filtered = bool(wanted & Needs.FILTERS)
+                self._sampling.draw(logits, self._place(index), draws, choice.token_ids, filtered=filtered)
 
     def _draws(self, rows: Int32, num_outputs: Int32) -> Draws:
         settings, place = self.settings, self._place

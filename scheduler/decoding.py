@@ -1,5 +1,7 @@
 """The running requests' share of a step: one token each, and what to do when there is no room for it."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from corymb.scheduler.config import SchedulerConfig
@@ -14,6 +16,14 @@ from corymb.scheduler.running import Batch
 from corymb.scheduler.tally import Tally
 
 
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Rows of a decode step and a slot for each."""
+
+    batch: Batch
+    slots: Int32
+
+
 class Decoding:
     """Reserves a slot for every running row, retracting requests until the rest fits."""
 
@@ -24,11 +34,12 @@ class Decoding:
         self._ratio = ratio
         self._tally = tally
         self._ones = np.ones(ledger.cache.config.num_rows, np.int32)
+        self.is_short = False  # the last reservation failed for want of memory
         self._slides = ledger.cache.config.num_sliding_tokens > 0
 
-    def reserve(self) -> tuple[Batch, Int32] | None:
+    def reserve(self) -> Reserved | None:
         """The rows that take part and their slots; None when there are none, or when they must wait."""
-        retracted = False
+        retracted, self.is_short = False, False
         while len((batch := self._ledger.running.wanting()).rows):
             if self._slides:
                 self._ledger.cache.slide(batch.rows, self._ledger.rows.computed[batch.rows])
@@ -36,15 +47,16 @@ class Decoding:
             if slots is not None:
                 if not retracted:
                     self._ratio.decay()
-                return batch, slots
+                return Reserved(batch, slots)
             if not self._make_room():
+                self.is_short = True
                 return None
             retracted = True
         return None
 
-    def part(self, reserved: tuple[Batch, Int32]) -> Part | None:
+    def part(self, reserved: Reserved) -> Part | None:
         """Plans the reserved rows, without those that were preempted since."""
-        batch, slots = reserved
+        batch, slots = reserved.batch, reserved.slots
         here = [i for i, request in enumerate(batch.requests) if request.state is State.RUNNING]
         if len(here) < len(batch.rows):
             if not here:
@@ -78,7 +90,10 @@ class Decoding:
     def _give_up(self, request: Request) -> None:
         # Alone, and still no room: no retraction can help, and putting it off would last for ever.
         assert request.lease is not None
-        needed = int(self._ledger.rows.computed[request.lease.row]) + 1
+        row, rows = request.lease.row, self._ledger.rows
+        if rows.last_step[row] > self._ledger.committed_step:
+            return  # the token in flight may be its last
+        needed = int(rows.computed[row]) + 1
         capacity = self._ledger.cache.usage()["full"].total
         self._ledger.end(request, too_large(needed, capacity), keep=False)
 
@@ -92,6 +107,8 @@ class Decoding:
         self._ledger.unseat(candidates[first])
         self._tally.num_retractions += 1
         kept = self._ledger.running.everyone().rows
+        if not len(kept):
+            return
         self._ratio.raise_after_retraction(
             num_decoded=int(self._ledger.rows.outputs[kept].sum()),
             num_requests=len(kept),

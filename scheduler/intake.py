@@ -67,7 +67,9 @@ class Intake:
                 break
         num_candidates = len(self._candidates)
         pieces = self._reserve()
-        if stop is Stop.MEMORY or len(pieces) < num_candidates:
+        # Whoever got in had its output reserved whole; from the next step on only a share of it is, so it pays to look
+        # again then. Where nobody got in, nothing changes before something is released.
+        if not pieces and (stop is Stop.MEMORY or num_candidates):
             self._ledger.full_since = step
         return pieces
 

@@ -92,7 +92,7 @@ class Prefill:
 
     def _budget(self, num_decode: int) -> Budget:
         chunk = None if self._chunk_size is None else max(self._chunk_size - num_decode, self._page)
-        prefill = self._config.max_prefill_tokens - num_decode
+        prefill = max(self._config.max_prefill_tokens - num_decode, self._page)
         budget = Budget(page_size=self._page, chunk=chunk, prefill=prefill, window=self._window, most=self._most)
         running = self._ledger.running
         growth = running.sliding_growth(self._window) if self._window else 0

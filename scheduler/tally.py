@@ -2,6 +2,13 @@
 
 from collections import deque
 
+from corymb.scheduler.config import SchedulerConfig
+from corymb.scheduler.ledger import Ledger
+from corymb.scheduler.messages import Stats
+from corymb.scheduler.ratio import NewTokenRatio
+
+Info = dict[str, int | float | str | bool | None]
+
 MAX_TIMES = 4096  # step times kept between two snapshots
 
 
@@ -38,3 +45,44 @@ class Tally:
         self._commit_s.clear()
         self._forward_s.clear()
         return times
+
+
+def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
+    """A snapshot for the metrics endpoint; takes the step times out of the tally."""
+    usage = ledger.cache.usage()
+    plan_s, commit_s, forward_s = tally.take_times()
+    return Stats(
+        num_running=ledger.num_seated,
+        num_waiting=len(ledger.queue),
+        pool_used={name: pool.leased for name, pool in usage.items()},
+        pool_evictable={name: pool.evictable for name, pool in usage.items()},
+        pool_total={name: pool.total for name, pool in usage.items()},
+        num_steps=tally.num_steps,
+        num_retractions=tally.num_retractions,
+        num_preemptions=tally.num_preemptions,
+        num_prefill_tokens=tally.num_prefill_tokens,
+        num_cached_tokens=tally.num_cached_tokens,
+        num_generated_tokens=tally.num_generated_tokens,
+        num_aborted=tally.num_aborted,
+        new_token_ratio=ratio.value,
+        plan_s=plan_s,
+        commit_s=commit_s,
+        forward_s=forward_s,
+    )
+
+
+def info_of(config: SchedulerConfig, ledger: Ledger, ratio: NewTokenRatio) -> Info:
+    """What the operator is told about the scheduler."""
+    info: Info = {
+        "num_running": ledger.num_seated,
+        "num_waiting": len(ledger.queue),
+        "new_token_ratio": ratio.value,
+        "max_running_requests": ledger.seats,
+        "schedule_policy": config.schedule_policy,
+        "overlap_depth": config.overlap_depth,
+    }
+    for name, pool in ledger.cache.usage().items():
+        info[f"{name}_tokens_total"] = pool.total
+        info[f"{name}_tokens_used"] = pool.leased
+        info[f"{name}_tokens_evictable"] = pool.evictable
+    return info

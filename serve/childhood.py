@@ -16,8 +16,10 @@ from typing import NoReturn
 
 import msgspec
 
+from corymb.models.errors import ModelError
 from corymb.scheduler.messages import Failed, Heartbeat, Ready, Stage
 from corymb.serve.children import ChildOptions
+from corymb.serve.log import set_up_logging
 from corymb.serve.transport import MAIN, Outbox, address
 
 _HEARTBEAT_S = 0.5
@@ -27,7 +29,10 @@ _PR_SET_PDEATHSIG = 1
 class Childhood:
     """A child's side of its birth. Make it before anything slow is imported."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, at_parents_death: signal.Signals) -> None:
+        """`at_parents_death` comes from the kernel: SIGKILL where a device may hold the process up, and SIGCONT, for a
+        process that somebody stopped, where it is left to the end of standard input to end and clean up.
+        """
         self.name = name
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._sockets: Path | None = None
@@ -35,17 +40,19 @@ class Childhood:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, at_parents_death)
         threading.Thread(target=self._listen, name="parent", daemon=True).start()
 
     def run(self, work: Callable[[ChildOptions, "Parent"], None]) -> NoReturn:
         """Waits for the options and works: the process boundary, where whatever goes wrong is told and logged."""
         options = msgspec.json.decode(self._lines.get(), type=ChildOptions)
         self._sockets = Path(options.sockets)
-        logging.basicConfig(level=options.config.http.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+        set_up_logging(options.config.http.log_level)
         parent = Parent(self.name, self._sockets)
         try:
             work(options, parent)
+        except ModelError as error:
+            parent.failed(str(error))
         except Exception as error:
             logging.getLogger(self.name).error("The %s process ends.", self.name, exc_info=error)
             parent.failed(_sentence(error))

@@ -1,5 +1,6 @@
 """The detokenizer process: steps of token ids come in, texts go out. Imports no torch."""
 
+import signal
 from pathlib import Path
 
 from corymb.scheduler.messages import Step, ToDetokenizer
@@ -13,7 +14,7 @@ _IDLE_S = 1.0
 
 def main() -> None:
     """Runs until the main process ends it."""
-    childhood = Childhood(DETOKENIZER)
+    childhood = Childhood(DETOKENIZER, at_parents_death=signal.SIGCONT)
     from corymb.serve.detokenizer import Detokenizer  # noqa: PLC0415 - after the signals are settled
     from corymb.serve.tokenizer import load_tokenizer  # noqa: PLC0415
 

@@ -5,7 +5,6 @@ import itertools
 import logging
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Literal
 
 import msgspec
@@ -22,114 +21,21 @@ from corymb.scheduler.messages import (
     Texts,
 )
 from corymb.serve.metrics import Metrics
+from corymb.serve.served_model import Info, ServedModel
+from corymb.serve.stream import DuplicateRid, EngineDied, EngineUnavailable, Stream
 from corymb.serve.transport import Outbox
+
+__all__ = ["DuplicateRid", "Engine", "EngineDied", "EngineUnavailable", "ServedModel", "Stream"]
 
 logger = logging.getLogger(__name__)
 
 Action = Literal["flush_cache", "server_info", "abort_all"]
 State = Literal["starting", "ready", "draining", "failed"]
-Info = dict[str, int | float | str | bool | None]
 
 _REFUSALS: dict[State, str] = {
     "starting": "The server is still starting.",
     "draining": "The server is shutting down and takes no new requests.",
 }
-
-
-class DuplicateRid(ValueError):
-    """Another open request has this rid."""
-
-
-class EngineUnavailable(Exception):
-    """The engine takes no requests now; the sentence says why and is meant for the client."""
-
-
-class EngineDied(EngineUnavailable):
-    """The engine ended while this request was open."""
-
-
-class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served, for those who ask. Sizes of pools are 0 until the scheduler is ready."""
-
-    names: tuple[str, ...]  # the first is the one that answers carry
-    path: str
-    context_length: int
-    vocab_size: int
-    eos_ids: tuple[int, ...]
-    max_total_num_tokens: int = 0
-    page_size: int = 1
-    started_at: float = 0.0  # Unix time
-    config: Info = {}  # every flag as resolved, secrets excluded
-    scheduler: Info = {}  # what the scheduler said when it was ready
-
-
-class Stream:
-    """The answers to one Generate. Closing it while it is unfinished aborts the request: use it in a `with`."""
-
-    __slots__ = (
-        "_engine",
-        "_failure",
-        "_pending",
-        "_waiter",
-        "counts_prompt",
-        "finished",
-        "last_s",
-        "num_output_tokens",
-        "rid",
-        "started_s",
-        "wire_rid",
-    )
-
-    def __init__(self, engine: "Engine", request: Generate, wire_rid: str, *, counts_prompt: bool) -> None:
-        self.rid = request.rid
-        self.wire_rid = wire_rid
-        self.counts_prompt = counts_prompt
-        self.started_s = request.arrived_s or time.monotonic()
-        self.last_s = 0.0  # when the latest tokens came; 0 before the first text
-        self.num_output_tokens = 0
-        self.finished = False
-        self._engine = engine
-        self._pending: list[Text] = []
-        self._waiter: asyncio.Future[None] | None = None
-        self._failure: EngineDied | None = None
-
-    async def next(self) -> list[Text]:
-        """Waits for at least one text and returns all that are there. Raises EngineDied when no more will come."""
-        while not self._pending:
-            if self._failure is not None:
-                raise self._failure
-            assert not self.finished, f"{self.rid}: next() after the finish"
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        texts, self._pending = self._pending, []
-        return texts
-
-    def close(self) -> None:
-        """Ends the stream; aborts the request if it has not finished. May be called again."""
-        self._engine.forget(self)
-
-    def put(self, text: Text) -> None:
-        """Adds what arrived."""
-        self._pending.append(text)
-        self._wake()
-
-    def fail(self, message: str) -> None:
-        """Ends the stream with an error after what is already pending."""
-        self._failure = EngineDied(message)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def __enter__(self) -> "Stream":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 class Engine:
@@ -173,7 +79,7 @@ class Engine:
             raise EngineUnavailable(_REFUSALS.get(self.state, self.failure))
         if request.rid in self._rids:
             raise DuplicateRid(f"A request with rid {request.rid!r} is still running; choose another rid.")
-        stream = Stream(self, request, f"{request.rid}#{next(self._serial)}", counts_prompt=counts_prompt)
+        stream = Stream(request, f"{request.rid}#{next(self._serial)}", counts_prompt=counts_prompt, forget=self.forget)
         self._scheduler.send(msgspec.structs.replace(request, rid=stream.wire_rid, arrived_s=stream.started_s))
         self._streams[stream.wire_rid] = stream
         self._rids.add(stream.rid)

@@ -56,14 +56,22 @@ _REFUSED = {
 }
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """One line a flag where the terminal allows."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=46)
+
+
 def parser(program: str) -> Parser:
     """The parser of `serve`."""
     made = Parser(
         program,
         description=_DESCRIPTION,
         epilog=_EPILOG,
+        usage=f"{program} [MODEL] [flags]",
         allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
     )
     made.add_argument("--version", action="version", version=f"corymb {_version()}")
     _add_model(made.add_argument_group("model and tokenizer"))
@@ -107,12 +115,17 @@ def _add_http(group: Any) -> None:
     add = group.add_argument
     add("--host", metavar="HOST", type=text, help="address to listen on (default: 127.0.0.1)")
     add("--port", metavar="PORT", type=port, help="port to listen on; 0 takes a free one (default: 30000)")
-    add("--api-key", metavar="KEY", help="users must send it; better from a file or the environment: flags are public")
+    add("--api-key", metavar="KEY", help="users must send it; also from the environment, see below")
     add("--api-key-file", metavar="FILE", help="a file that holds the key")
-    add("--admin-api-key", metavar="KEY", help="operators must send it; without one, admin routes stay closed")
+    add(
+        "--admin-api-key",
+        metavar="KEY",
+        help="for admin routes (default: open on a loopback server without keys, else closed)",
+    )
     add("--admin-api-key-file", metavar="FILE", help="a file that holds the key")
     add("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
     add("--log-requests", action="store_true", help="one line a request, without its text")
+    add("--decode-log-interval", metavar="N", type=positive, help="a line of figures every N steps (default: none)")
     add("--enable-metrics", "--enable-cache-report", action="store_true", help="always on; for existing commands")
     add("--incremental-streaming-output", action="store_true", help="/generate streams deltas, not the text so far")
     add("--allow-auto-truncate", action="store_true", help="cut max_tokens to what the context has left")

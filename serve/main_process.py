@@ -13,6 +13,7 @@ from corymb.scheduler.messages import ToMain
 from corymb.serve.children import Children
 from corymb.serve.config import ServeConfig
 from corymb.serve.engine import Engine, ServedModel
+from corymb.serve.log import DecodeLog
 from corymb.serve.metrics import Metrics
 from corymb.serve.supervisor import Supervisor
 from corymb.serve.timeline import Timeline
@@ -53,6 +54,7 @@ def run(
             metrics=metrics,
             timeline=timeline,
             url=_url(listener),
+            decode_log=DecodeLog(interval) if (interval := config.http.decode_log_interval) else None,
         )
         return _run(supervisor.run(make_app(engine, metrics), listener))
 

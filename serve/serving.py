@@ -64,7 +64,7 @@ def _describe(prepared: Prepared) -> str:
 
 def _served(prepared: Prepared) -> ServedModel:
     return ServedModel(
-        names=(prepared.served_name,),
+        names=_names(prepared),
         path=str(prepared.source.folder),
         context_length=prepared.context_length,
         vocab_size=prepared.model.vocab_size,
@@ -72,6 +72,13 @@ def _served(prepared: Prepared) -> ServedModel:
         started_at=time.time(),
         config=prepared.config.flat(),
     )
+
+
+def _names(prepared: Prepared) -> tuple[str, ...]:
+    """What clients may call the model: as it is served, and as it was named to be served."""
+    if prepared.config.model.served_model_name:
+        return (prepared.served_name,)
+    return tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
 
 
 def _settings(prepared: Prepared) -> HttpSettings:

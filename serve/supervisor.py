@@ -18,9 +18,11 @@ from starlette.types import ASGIApp
 from corymb.scheduler.messages import Failed, Heartbeat, Ready, Stage, Stats, Texts, ToMain
 from corymb.serve.children import Children
 from corymb.serve.config import RuntimeOptions
-from corymb.serve.engine import Engine, Info
+from corymb.serve.engine import Engine
 from corymb.serve.http_protocol import LimitedHttpProtocol
+from corymb.serve.log import DecodeLog
 from corymb.serve.metrics import Metrics
+from corymb.serve.served_model import Info
 from corymb.serve.timeline import Timeline
 from corymb.serve.transport import SCHEDULER, Inbox
 
@@ -66,6 +68,7 @@ class Supervisor:
         metrics: Metrics,
         timeline: Timeline,
         url: str,
+        decode_log: DecodeLog | None = None,
     ) -> None:
         self._runtime = runtime
         self._children = children
@@ -74,6 +77,7 @@ class Supervisor:
         self._metrics = metrics
         self._timeline = timeline
         self._url = url
+        self._decode_log = decode_log
         self._ready: dict[str, Info] = {}
         self._drain_until_s = float("inf")
         self._end = asyncio.Event()
@@ -118,6 +122,8 @@ class Supervisor:
     def _take(self, message: ToMain) -> None:
         if isinstance(message, Texts | Heartbeat | Stats):
             self._engine.receive(message)
+            if self._decode_log is not None and isinstance(message, Stats):
+                self._decode_log.take(message)
         elif isinstance(message, Stage):
             self._timeline.stage(message)
             if message.seconds is not None:

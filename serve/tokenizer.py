@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ BYTE_SPECIALS = (
     "<tool_call>",
     "</tool_call>",
 )
+_SPACES = " " * 10_000
 _NORMAL_FORM_SHRINKS = 4  # composing a text (NFC) makes it shorter by no more than this
 
 
@@ -155,6 +157,10 @@ class _JsonEncoder:
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.longest_piece = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1)
+        if self.longest_piece * _NORMAL_FORM_SHRINKS * len(self.encode(_SPACES, add_special_tokens=False)) < len(
+            _SPACES
+        ):
+            self.longest_piece = sys.maxsize  # a tokenizer that drops spaces: length says nothing
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         # As a batch of one: encoding a single text would hold Python's lock, and with it every other request.

@@ -1,6 +1,7 @@
 """Fixtures for all tests, and Hypothesis profiles: `everyday`, the same examples in every run, and `soak`."""
 
 import importlib.util
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -61,5 +62,6 @@ def promtool() -> str:
     """The path of Prometheus' checker."""
     found = shutil.which("promtool")
     if found is None:
+        assert not os.environ.get("CI"), "CI installs promtool: see .ci/run"
         pytest.skip("promtool is not installed (Debian: prometheus)")
     return found

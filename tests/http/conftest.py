@@ -85,19 +85,57 @@ def _running(app, listener: socket.socket) -> Iterator[None]:
         thread.join(10)
 
 
+# Most tests run twice: over the simulated engine, and against a whole server.
+
+KINDS = ["simulated", pytest.param("whole", marks=pytest.mark.server)]
+
+
 @pytest.fixture(scope="session")
-def tape_server() -> Iterator[Local]:
+def simulated_tape() -> Iterator[Local]:
     with simulated("tape") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def hash_server() -> Iterator[Local]:
+def simulated_hash() -> Iterator[Local]:
     with simulated("hash") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def uniform_server() -> Iterator[Local]:
+def simulated_uniform() -> Iterator[Local]:
     with simulated("uniform") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def whole_tape(serving):
+    with serving("corymb/tape") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def whole_hash(serving):
+    with serving("corymb/hash") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def whole_uniform(serving):
+    with serving("corymb/uniform") as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS)
+def tape_server(request):
+    return request.getfixturevalue(f"{request.param}_tape")
+
+
+@pytest.fixture(params=KINDS)
+def hash_server(request):
+    return request.getfixturevalue(f"{request.param}_hash")
+
+
+@pytest.fixture(params=KINDS)
+def uniform_server(request):
+    return request.getfixturevalue(f"{request.param}_uniform")

@@ -6,21 +6,29 @@ import time
 import pytest
 
 from tests.http.client import chat, complete, events, finish_of, native, refused, tape, text_of
-from tests.http.conftest import simulated
+from tests.http.conftest import KINDS, simulated
 
 TOO_LONG = "context_length_exceeded"
 
 
-@pytest.fixture(scope="module")
-def small_tape():
-    with simulated("tape", context_length=64) as server:
+@pytest.fixture(scope="module", params=KINDS)
+def small_tape(request, serving):
+    with small("tape", request.param, serving) as server:
         yield server
 
 
-@pytest.fixture(scope="module")
-def small_hash():
-    with simulated("hash", context_length=64) as server:
+@pytest.fixture(scope="module", params=KINDS)
+def small_hash(request, serving):
+    with small("hash", request.param, serving) as server:
         yield server
+
+
+def small(model: str, kind: str, serving):
+    return (
+        simulated(model, context_length=64)
+        if kind == "simulated"
+        else serving(f"corymb/{model}", "--context-length", "64")
+    )
 
 
 LIMITS = [

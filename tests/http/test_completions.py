@@ -65,10 +65,10 @@ def test_without_a_seed_answers_differ(uniform_server) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0, 1e-6, 1e-300])
-def test_a_temperature_near_zero_is_greedy(uniform_server, temperature) -> None:
-    response = complete(uniform_server, "x", temperature=temperature)
+def test_a_temperature_near_zero_is_greedy(simulated_uniform, temperature) -> None:
+    response = complete(simulated_uniform, "x", temperature=temperature)
     assert response.status_code == 200
-    assert uniform_server.simulator.seen[-1].sampling.temperature == 0
+    assert simulated_uniform.simulator.seen[-1].sampling.temperature == 0
 
 
 # Which field reaches the engine as what.
@@ -194,7 +194,7 @@ def test_special_tokens_that_are_not_shown_move_no_offset(tape_server) -> None:
 
 def test_cached_tokens_are_told_and_zero_is_not_null(hash_server) -> None:
     def ask():
-        return complete(hash_server, "a prompt for this test", max_tokens=1).json()["usage"]
+        return complete(hash_server, "~ a prompt for this test", max_tokens=1).json()["usage"]
 
     cold, warm = ask(), ask()
     assert cold["prompt_tokens_details"] == {"cached_tokens": 0}
@@ -203,7 +203,7 @@ def test_cached_tokens_are_told_and_zero_is_not_null(hash_server) -> None:
 
 def test_cache_salt_keeps_caches_apart(hash_server) -> None:
     def ask(salt: str) -> int:
-        answer = complete(hash_server, "a prompt to be salted", max_tokens=1, cache_salt=salt).json()
+        answer = complete(hash_server, "~ a prompt to be salted", max_tokens=1, cache_salt=salt).json()
         return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
     assert [ask("x") > 0, ask("x") > 0, ask("y") > 0] == [False, True, False]

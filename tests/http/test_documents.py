@@ -7,14 +7,14 @@ from tests.http.tables import documents, filled, tables
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
-def test_generated_tables_are_those_of_the_code(tape_server, path) -> None:
-    made = tables(route.endpoint.route for route in tape_server.app.routes)
+def test_generated_tables_are_those_of_the_code(simulated_tape, path) -> None:
+    made = tables(route.endpoint.route for route in simulated_tape.app.routes)
     text = path.read_text()
     assert filled(text, made) == text, "run: PYTHONPATH=.dev:. python -m tests.http.tables"
 
 
-def test_every_table_has_a_place(tape_server) -> None:
-    made = tables(route.endpoint.route for route in tape_server.app.routes)
+def test_every_table_has_a_place(simulated_tape) -> None:
+    made = tables(route.endpoint.route for route in simulated_tape.app.routes)
     text = "".join(path.read_text() for path in documents())
     assert [name for name in made if f"<!-- table: {name} -->" not in text] == []
 

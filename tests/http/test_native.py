@@ -101,9 +101,9 @@ def test_logprobs(hash_server) -> None:
     assert [entry[2] for entry in plain["output_token_logprobs"]] == [None, None]
 
 
-def test_names_of_the_native_fields(tape_server) -> None:
-    ok(native(tape_server, tape("ab"), {"min_new_tokens": 3, "sampling_seed": 5}, priority=3, extra_key="tenant"))
-    seen = tape_server.simulator.seen[-1]
+def test_names_of_the_native_fields(simulated_tape) -> None:
+    ok(native(simulated_tape, tape("ab"), {"min_new_tokens": 3, "sampling_seed": 5}, priority=3, extra_key="tenant"))
+    seen = simulated_tape.simulator.seen[-1]
     assert (seen.sampling.min_new_tokens, seen.sampling.seed) == (3, 5)
     assert (seen.priority, seen.extra_key) == (3, "tenant")
 

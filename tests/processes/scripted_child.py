@@ -3,6 +3,7 @@
 Run as `scripted_child.py scheduler|detokenizer`; a real child in everything but its work.
 """
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -99,5 +100,5 @@ def spell(output, counts):
 
 if __name__ == "__main__":
     if sys.argv[1] == "scheduler":
-        Childhood(SCHEDULER).run(schedule)
-    Childhood(DETOKENIZER).run(detokenize)
+        Childhood(SCHEDULER, at_parents_death=signal.SIGKILL).run(schedule)
+    Childhood(DETOKENIZER, at_parents_death=signal.SIGCONT).run(detokenize)

@@ -1,12 +1,14 @@
 """The engine's table of requests, fed by hand."""
 
 import asyncio
+import logging
 import re
 
 import pytest
 
 from corymb.scheduler.messages import Abort, Control, Finish, Generate, Heartbeat, Reply, Sampling, Stats, Text, Texts
 from corymb.serve.engine import DuplicateRid, Engine, EngineDied, EngineUnavailable, ServedModel
+from corymb.serve.log import DecodeLog
 from corymb.serve.metrics import Metrics
 
 
@@ -202,25 +204,27 @@ def test_counters_exist_at_zero_and_end_in_total(metrics):
         assert set(values) == {0.0}, name
 
 
-def test_scheduler_stats_are_shown(engine, metrics):
-    engine.receive(
-        Stats(
-            num_running=2,
-            num_waiting=3,
-            pool_used={"full": 25},
-            pool_evictable={"full": 50},
-            pool_total={"full": 100},
-            num_steps=7,
-            num_retractions=1,
-            num_preemptions=0,
-            num_prefill_tokens=30,
-            num_cached_tokens=10,
-            num_generated_tokens=9,
-            num_aborted=4,
-            new_token_ratio=0.7,
-            plan_s=[0.0002, 0.0003],
-        )
+def snapshot(steps=7):
+    return Stats(
+        num_running=2,
+        num_waiting=3,
+        pool_used={"full": 25},
+        pool_evictable={"full": 50},
+        pool_total={"full": 100},
+        num_steps=steps,
+        num_retractions=1,
+        num_preemptions=0,
+        num_prefill_tokens=30,
+        num_cached_tokens=10,
+        num_generated_tokens=9 * steps,
+        num_aborted=4,
+        new_token_ratio=0.7,
+        plan_s=[0.0002, 0.0003],
     )
+
+
+def test_scheduler_stats_are_shown(engine, metrics):
+    engine.receive(snapshot())
     found = samples(metrics)
     assert found["corymb_running_requests"] == 2
     assert found["corymb_queued_requests"] == 3
@@ -229,3 +233,23 @@ def test_scheduler_stats_are_shown(engine, metrics):
     assert found["corymb_retractions_total"] == 1
     assert found["corymb_step_plan_seconds_count"] == 2
     assert found['corymb_pool_evictable_tokens{pool="full"}'] == 50
+
+
+def test_decode_log_writes_every_so_many_steps(caplog):
+    log = DecodeLog(40)
+    with caplog.at_level(logging.INFO):
+        for steps in (0, 10, 39, 40, 79, 90):
+            log.take(snapshot(steps))
+    assert len(caplog.records) == 2
+    assert caplog.messages[0].startswith("running 2, queued 3, token usage 0.25, ")
+
+
+def test_request_log_says_nothing_of_the_content(outbox, metrics, caplog):
+    info = ServedModel(names=("m",), path="/m", context_length=64, vocab_size=10, eos_ids=(2,))
+    engine = Engine(outbox, metrics, info, heartbeat_timeout_s=10, log_requests=True)
+    engine.ready({})
+    with caplog.at_level(logging.INFO):
+        stream = engine.submit(generate("visible"))
+        engine.receive(Texts([text(stream, "secret", 1, finish=Finish("length"))]))
+    assert "visible: length after" in caplog.text
+    assert "secret" not in caplog.text

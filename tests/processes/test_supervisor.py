@@ -87,9 +87,12 @@ def test_killed_child_ends_every_stream_with_an_error_and_the_server_with_1(star
         assert "was killed by signal 9" in server.log
 
 
-def test_killed_main_leaves_no_child_and_no_socket(start):
+@pytest.mark.parametrize("stopped", [None, "scheduler", "detokenizer"])
+def test_killed_main_leaves_no_child_and_no_socket(start, stopped):
     with start() as server:
         processes, folder = family(server), sockets_of(server)
+        if stopped:
+            server.children[stopped].suspend()
         server.process.kill()
         server.process.wait()
         assert_nothing_left(processes, folder)
@@ -121,10 +124,10 @@ def test_health_tells_starting_from_ready(start):
 
 
 def test_late_start_is_given_up_with_the_name_of_the_stage(start):
-    with start("--startup-timeout", "1", "--test-failpoint", "scheduler.slow_start_s=30", ready=False) as server:
-        assert server.wait_exit(5) == 1
+    with start("--startup-timeout", "4", "--test-failpoint", "scheduler.slow_start_s=30", ready=False) as server:
+        assert server.wait_exit(10) == 1
         assert re.search(
-            r"The start-up took over 1 s \(--startup-timeout\): scheduler-0 in 'weights' for 1 s\.", server.log
+            r"The start-up took over 4 s \(--startup-timeout\): scheduler-0 in 'weights' for \d s\.", server.log
         )
 
 

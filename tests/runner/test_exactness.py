@@ -2,19 +2,13 @@
 
 import json
 import random
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+from by_loop import serve
 
-from corymb.cache.cache import Cache
-from corymb.models.build import RunnerOptions, build
-from corymb.scheduler.config import SchedulerConfig
-from corymb.scheduler.door import Limits
-from corymb.scheduler.loop import Loop
-from corymb.scheduler.messages import Generate, LogprobOptions, Output, Reply, Sampling, Stats, ToScheduler
-from corymb.scheduler.scheduler import Scheduler
+from corymb.scheduler.messages import Generate, LogprobOptions, Sampling
 
 NUM_TOKENS = 16
 VARIANTS: dict[str, dict[str, object]] = {
@@ -24,58 +18,17 @@ VARIANTS: dict[str, dict[str, object]] = {
     "small pool of pages": {"max_total_tokens": 240, "page_size": 16},
     "no prefix cache": {"enable_prefix_cache": False},
     "chunks": {"chunked_prefill_size": 7},
+    "chunks of 32": {"chunked_prefill_size": 32},
+    "whole prompts": {"chunked_prefill_size": 4096},
     "mixed chunks": {"chunked_prefill_size": 7, "enable_mixed_chunk": True},
     "no overlap": {"overlap_depth": 0},
     "retraction every 3 steps": {"test_retract_interval": 3},
+    "one at a time": {"max_running_requests": 1},
     "three at a time": {"max_running_requests": 3},
+    "32 at a time": {"max_running_requests": 32},
 }
-RUNNER_FIELDS = {"page_size", "max_total_tokens", "enable_prefix_cache"}
 PENALTIES = [{"presence_penalty": 2.0}, {"frequency_penalty": 2.0}, {"repetition_penalty": 1.2}, {}]
 PENALIZED = ["abaa", "abab", "baaa", "aaaa"]
-
-
-@dataclass
-class FakePort:
-    """Hands over a few requests a turn and keeps what comes back."""
-
-    requests: list[Generate]
-    outputs: dict[str, list[Output]] = field(default_factory=dict)
-    stats: Stats | None = None
-    chooser: random.Random = field(default_factory=lambda: random.Random(5))
-
-    def receive(self, timeout_s: float) -> list[ToScheduler]:
-        count = self.chooser.randint(0, 3)
-        now, self.requests = self.requests[:count], self.requests[count:]
-        return list(now)
-
-    def send_step(self, outputs: list[Output]) -> None:
-        for output in outputs:
-            self.outputs.setdefault(output.rid, []).append(output)
-
-    def send(self, message: Stats | Reply) -> None:
-        self.stats = message if isinstance(message, Stats) else self.stats
-
-    def token_ids(self, rid: str) -> list[int]:
-        return [token_id for output in self.outputs[rid] for token_id in output.token_ids]
-
-
-def serve(folder: Path, requests: list[Generate], variant: dict[str, object]) -> FakePort:
-    """Runs all requests to their ends on the model of a folder."""
-    most = int(variant.get("max_running_requests", 16))  # type: ignore[call-overload]
-    runner_options = {name: value for name, value in variant.items() if name in RUNNER_FIELDS}
-    others = {name: value for name, value in variant.items() if name not in RUNNER_FIELDS}
-    options = RunnerOptions(folder, max_running_requests=most, **runner_options)  # type: ignore[arg-type]
-    built = build(options, lambda *_: None)
-    config = SchedulerConfig(**({"max_running_requests": most} | others))  # type: ignore[arg-type]
-    cache = Cache(built.cache_config)
-    scheduler = Scheduler(config, cache, Limits(built.vocab_size, built.context_length, built.eos_ids))
-    port = FakePort(list(requests))
-    loop = Loop(scheduler, built.runner, port, overlap_depth=config.overlap_depth)
-    while port.requests or not scheduler.is_idle:
-        loop.step()
-    built.runner.close()
-    cache.check()
-    return port
 
 
 def write_folder(tmp_path: Path, architecture: str, window: int | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""A runner without a device, for tests and measurements of everything around it.
+"""A runner without a device.
 
 Its tokens are hashes of what it reads back through the page table and simulated pools, so a wrong slot, order, offset
 or stale entry changes them. Steps run only when their results are read: a plan that changes after its launch shows.

@@ -1,0 +1,148 @@
+"""Puts a GPU's runner together: back ends, pools, captured graphs."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from corymb.cache.config import CacheConfig
+from corymb.kernels.attention import Attention, AttentionSpec, GraphAttention
+from corymb.kernels.mixed_attention import MixedAttention
+from corymb.kernels.operations import Operations
+from corymb.kernels.select import Selected, UnavailableBackend, has_flashinfer, select
+from corymb.kernels.torch_attention import TorchAttention
+from corymb.kernels.triton_attention import Limits, TritonAttention
+from corymb.kernels.triton_jit import Launch, is_interpreted
+from corymb.kernels.triton_operations import TritonOperations
+from corymb.kernels.triton_sampling import TritonSampling
+from corymb.models.cuda_decode import Parts
+from corymb.models.cuda_device import CudaDevice, Device, HostDevice
+from corymb.models.cuda_graphs import tiers
+from corymb.models.cuda_options import CudaOptions
+from corymb.models.cuda_runner import CudaRunner
+from corymb.models.errors import UnsupportedModel
+from corymb.models.model import Model
+from corymb.models.placement import Place
+from corymb.models.pools import allocate
+from corymb.models.rows import Rows
+from corymb.models.sampler import Sampler
+
+HOPPER = (9, 0)
+INTERPRETED_SMS = 1
+
+
+def make_parts(options: CudaOptions) -> "CudaParts":
+    """Looks at the GPU. Raises UnsupportedModel for back ends that cannot work there."""
+    try:
+        return CudaParts(options, make_device())
+    except UnavailableBackend as error:
+        raise UnsupportedModel(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """The types of a model and of its pools."""
+
+    model: torch.dtype
+    pools: torch.dtype
+
+
+class CudaParts:
+    """Chooses once what fits the GPU; gives a model its operations, then makes its runner."""
+
+    def __init__(self, options: CudaOptions, device: Device) -> None:
+        self._options = options
+        self._device = device
+        self.launch = _launch(device, early=options.early_launch)
+        self.selected: Selected = select(options.attention, has_flashinfer=has_flashinfer() and not is_interpreted())
+
+    def operations(self) -> Operations:
+        """What a model's layers are built with."""
+        return TritonOperations(self.launch)
+
+    @property
+    def detail(self) -> str:
+        """What was chosen, for the operator."""
+        selected = self.selected
+        graphs = f"graphs up to {self._options.graph_max_tokens}" if self._options.graph_max_tokens else "no graphs"
+        chosen = f"prefill {selected.prefill}, decode {selected.decode}, {graphs}"
+        return f"{chosen}. {selected.note}" if selected.note else chosen
+
+    def runner(
+        self,
+        model: Model,
+        config: CacheConfig,
+        dtype: torch.dtype,
+        pool_dtype: torch.dtype,
+        *,
+        eos_ids: frozenset[int],
+    ) -> CudaRunner:
+        """Allocates the pools and captures the graphs."""
+        types = Types(dtype, pool_dtype)
+        place, sampling = Place(self._device.device), TritonSampling(self.launch)
+        parts = Parts(
+            model=model,
+            attention=self._attention(model.attention_specs, config, types),
+            kv=allocate(model.attention_specs, config, dtype=types.pools, place=place),
+            rows=Rows(config, place),
+            sampler=Sampler(config.num_rows, eos_ids, place, sampling),
+            sampling=sampling,
+            launch=self.launch,
+        )
+        captured = tiers(min(self._options.graph_max_tokens, config.num_rows - 1))
+        if self.selected.decode == "torch":
+            captured = []  # its plans hold lengths, which a graph would repeat
+        return CudaRunner(parts, self._device, max_tokens=self._options.max_step_tokens, graph_tiers=captured)
+
+    def _attention(self, specs: Sequence[AttentionSpec], config: CacheConfig, types: Types) -> Attention:
+        selected = self.selected
+        if selected.prefill == "torch":
+            return TorchAttention()
+        made = {
+            name: self._triton(specs, config, types) if name == "triton" else self._flashinfer(specs, config, types)
+            for name in {selected.prefill, selected.decode}
+        }
+        if len(made) == 1:
+            return made[selected.decode]
+        return MixedAttention(prefill=made[selected.prefill], decode=made[selected.decode])
+
+    def _triton(self, specs: Sequence[AttentionSpec], config: CacheConfig, types: Types) -> GraphAttention:
+        most_rows = max(config.num_rows, self._options.graph_max_tokens)
+        limits = Limits(max_rows=most_rows, max_tokens=max(self._options.max_step_tokens, most_rows))
+        return TritonAttention(
+            specs,
+            limits,
+            device=self._device.device,
+            kv_dtype=types.pools,
+            launch=self.launch,
+            deterministic=self._options.attention.deterministic,
+        )
+
+    def _flashinfer(self, specs: Sequence[AttentionSpec], config: CacheConfig, types: Types) -> GraphAttention:
+        # Rows share prefixes, so together they may read more keys than the pool holds.
+        most_keys = min(4 * config.num_full_tokens, config.num_rows * config.context_length)
+        # Imported by name: the package takes seconds, and is there only with the `gpu` extra.
+        module = importlib.import_module("corymb.kernels.flashinfer_attention")
+        attention: GraphAttention = module.FlashInferAttention(
+            specs,
+            max_keys=most_keys,
+            device=self._device.device,
+            dtype=types.model,
+            kv_dtype=types.pools,
+            launch=self.launch,
+        )
+        return attention
+
+
+def make_device(index: int = 0) -> Device:
+    """The GPU, or its stand-in where kernels are interpreted."""
+    return HostDevice() if is_interpreted() else CudaDevice(index)
+
+
+def _launch(device: Device, *, early: bool) -> Launch:
+    if is_interpreted():
+        return Launch(interpreted=True, early=False, num_sms=INTERPRETED_SMS)
+    properties = torch.cuda.get_device_properties(device.device)
+    hopper = torch.cuda.get_device_capability(device.device) >= HOPPER
+    return Launch(interpreted=False, early=early and hopper, num_sms=properties.multi_processor_count)

@@ -1,0 +1,106 @@
+"""A decode step of one tier, as a CUDA graph holds it: from staged numbers to tokens on their way to the host."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from corymb.kernels import triton_steps
+from corymb.kernels.attention import Attention, GraphAttention, KVLayer
+from corymb.kernels.sampling import Choice, Sampling
+from corymb.kernels.triton_jit import Launch
+from corymb.models.cuda_staging import Shape, Staged, Staging, Wide, layout_of
+from corymb.models.model import Batch, Model
+from corymb.models.rows import Rows
+from corymb.models.sampler import Sampler
+from corymb.scheduler.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a runner is made of."""
+
+    model: Model
+    attention: Attention
+    kv: Sequence[KVLayer]
+    rows: Rows
+    sampler: Sampler
+    sampling: Sampling
+    launch: Launch
+
+
+class Decode:
+    """One tier's step. Greedy: where rows want more, they are sampled anew from `logits` after the replay."""
+
+    def __init__(self, parts: Parts, staging: Staging, reported: Tensor, tier: int) -> None:
+        self._parts = parts
+        self._staging = staging
+        self._reported = reported
+        self._shape = Shape(tier, tier)
+        self._staged = staging.staged(self._shape)
+        self._wide = staging.wide(self._shape)
+        self._batch: Batch | None = None
+        self._logits: Tensor | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """Float32 [tier, V] of the last replay."""
+        assert self._logits is not None, "the tier was never captured"
+        return self._logits
+
+    def plan(self, plan: StepPlan) -> None:
+        """Queues what the graph needs before its replay."""
+        self._staging.put(plan, self._shape)
+        rows, attention = self._parts.rows, self._parts.attention
+        layout = layout_of(plan, self._staged, self._wide, table=rows.table, full_to_sliding=rows.full_to_sliding)
+        assert isinstance(attention, GraphAttention), "graphs need a back end that can be captured"
+        attention.plan_graph(layout)
+        self._batch = Batch(self._wide.token_ids, self._wide.positions, layout, attention, self._parts.kv, rows.prompts)
+
+    def prepare(self) -> None:
+        """See cuda_graphs.Step: padding rows only."""
+        self.plan(padding_plan())
+
+    def run(self) -> None:
+        """See cuda_graphs.Step."""
+        assert self._batch is not None, "plan comes before run"
+        begin(self._parts, self._staged, self._wide)
+        self._logits = self._parts.model.logits(self._parts.model.forward(self._batch))
+        choice = self._parts.sampling.greedy(self._logits)
+        end(self._parts, choice, self._staged.target_rows, self._reported)
+
+
+def begin(parts: Parts, staged: Staged, wide: Wide) -> None:
+    """Queues what comes before a forward."""
+    rows = parts.rows
+    triton_steps.begin(
+        (staged.token_ids, staged.token_rows, staged.positions, staged.slots),
+        (wide.token_ids, wide.positions, wide.slots, wide.sliding_slots),
+        rows.last_sampled,
+        rows.table,
+        rows.full_to_sliding,
+        launch=parts.launch,
+    )
+
+
+def end(parts: Parts, choice: Choice, target_rows: Tensor, reported: Tensor) -> None:
+    """Queues what comes after a choice: each row's token is remembered and reported."""
+    triton_steps.end(
+        choice.token_ids, choice.usable, target_rows, parts.rows.last_sampled, reported, launch=parts.launch
+    )
+
+
+def padding_plan() -> StepPlan:
+    """A step that changes nothing: one token of nobody's row."""
+    zero = np.zeros(1, np.int32)
+    return StepPlan(
+        step=0,
+        rows=zero,
+        widths=np.ones(1, np.int32),
+        starts=zero,
+        token_ids=zero,
+        slots=zero,
+        samples=np.zeros(1, np.bool_),
+        num_outputs=zero,
+    )

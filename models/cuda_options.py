@@ -1,0 +1,15 @@
+"""What an operator may ask of a GPU's runner; needs no GPU packages."""
+
+from dataclasses import dataclass, field
+
+from corymb.kernels.select import Wish
+
+
+@dataclass(frozen=True, slots=True)
+class CudaOptions:
+    """What the operator may ask of a GPU's runner."""
+
+    attention: Wish = field(default_factory=Wish)
+    graph_max_tokens: int = 256  # of a captured step; 0 captures none
+    max_step_tokens: int = 16384 + 512
+    early_launch: bool = True  # let a kernel's start overlap the end of the one before

@@ -1,0 +1,161 @@
+"""Runs plans on a GPU: everything is queued at once, and only `wait` waits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from corymb.models import prompt_logprobs
+from corymb.models.cuda_decode import Decode, Parts, begin, end
+from corymb.models.cuda_device import Device, Mark
+from corymb.models.cuda_graphs import Graphs
+from corymb.models.cuda_staging import Shape, Staging, layout_of
+from corymb.models.execution import UNUSABLE
+from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
+from corymb.models.model import Batch
+from corymb.models.placement import Place
+from corymb.models.settings import Needs
+from corymb.scheduler.messages import Logprob
+from corymb.scheduler.plan import Sampled, StepPlan
+
+NUM_RESULTS = 4  # steps whose results may be unread; a loop keeps two in flight at most
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a queued step leaves behind."""
+
+    places: Index  # [N] of the rows that sample, in the tokens that the step reports
+    scores: Scores | None = None
+    prompt_scores: Sequence[Scores] = field(default_factory=tuple)
+
+    def on_host(self) -> "Reported":
+        """Queues copies of the scores to the host."""
+        scores = None if self.scores is None else self.scores.on_host()
+        return Reported(self.places, scores, [one.on_host() for one in self.prompt_scores])
+
+
+class CudaStep:
+    """A step that is queued."""
+
+    def __init__(self, plan: StepPlan, reported: Reported, results: Tensor, marks: tuple[Mark, Mark]) -> None:
+        self._plan = plan
+        self._reported = reported
+        self._results = results
+        self._marks = marks
+
+    def wait(self) -> Sampled:
+        """Blocks until the step's samples are on the host."""
+        begun, done = self._marks
+        done.synchronize()
+        results = self._results.numpy()[self._reported.places]
+        failed = prompt_logprobs.unusable(self._reported.prompt_scores)
+        failed |= set(np.flatnonzero(self._plan.samples)[results < 0].tolist())
+        prompt_entries: dict[int, list[Logprob]] = {}
+        for scores in self._reported.prompt_scores:
+            for owner, more in entries(scores).items():
+                prompt_entries.setdefault(owner, []).extend(more)
+        return Sampled(
+            token_ids=np.where(results < 0, -1 - results, results),
+            counts=self._plan.samples.astype(np.int32),
+            forward_s=done.seconds_since(begun),
+            logprobs=entries(self._reported.scores) if self._reported.scores else {},
+            prompt_logprobs=prompt_entries,
+            errors=dict.fromkeys(sorted(failed), UNUSABLE),
+        )
+
+
+class CudaRunner:
+    """Owns the order of the device's work. `launch` must be called from one thread; it never waits for the device."""
+
+    def __init__(self, parts: Parts, device: Device, *, max_tokens: int, graph_tiers: Sequence[int]) -> None:
+        """Captures the graphs of `graph_tiers`; `max_tokens` bounds a step."""
+        self._parts = parts
+        self._device = device
+        self._place = Place(device.device)
+        most_rows = max([len(parts.rows.last_sampled), *graph_tiers])
+        sliding = parts.rows.full_to_sliding is not None
+        self._staging = Staging(device, max_rows=most_rows, max_tokens=max(max_tokens, most_rows), sliding=sliding)
+        self._reported = torch.zeros(most_rows, dtype=torch.int32, device=device.device)
+        self._results = [device.pinned(most_rows) for _ in range(NUM_RESULTS)]
+        self._turn = 0
+        self._decodes = {tier: Decode(parts, self._staging, self._reported, tier) for tier in graph_tiers}
+        with torch.inference_mode():
+            self._graphs = Graphs(device, graph_tiers, self._decodes.__getitem__)
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> CudaStep:
+        """Queues one step behind those launched before."""
+        begun, done = self._device.mark(), self._device.mark()
+        begun.record()
+        self._parts.rows.apply(plan)
+        for opened in plan.opened:
+            self._parts.sampler.open(opened)
+        tier = self._tier(plan)
+        reported = (self._ragged(plan) if tier is None else self._decode(plan, tier)).on_host()
+        results = self._results[self._turn]
+        self._turn = (self._turn + 1) % NUM_RESULTS
+        results[: plan.num_rows].copy_(self._reported[: plan.num_rows], non_blocking=True)
+        done.record()
+        return CudaStep(plan, reported, results, (begun, done))
+
+    def close(self) -> None:
+        """Waits for what is in flight."""
+        self._device.synchronize()
+
+    def _tier(self, plan: StepPlan) -> int | None:
+        """Graphs compute steps of one-token rows, all of whose logits are wanted."""
+        if plan.num_rows != plan.num_tokens or plan.prompt_logprobs_from is not None:
+            return None
+        return self._graphs.fit(plan.num_tokens)
+
+    def _decode(self, plan: StepPlan, tier: int) -> Reported:
+        decode = self._decodes[tier]
+        decode.plan(plan)
+        self._graphs.replay(tier)
+        index = np.flatnonzero(plan.samples)
+        settings = self._parts.sampler.settings
+        if not settings.required(plan.rows[index], plan.num_outputs[index]).any():
+            return Reported(index)  # the graph's own greedy tokens are right
+        logits = decode.logits
+        chosen = logits[: len(index)] if len(index) == plan.num_rows else logits[self._place(index)]
+        return self._sample(chosen, plan, index)
+
+    def _ragged(self, plan: StepPlan) -> Reported:
+        parts, shape = self._parts, Shape(plan.num_rows, plan.num_tokens)
+        self._staging.put(plan, shape)
+        staged, wide = self._staging.staged(shape), self._staging.wide(shape)
+        rows = parts.rows
+        layout = layout_of(plan, staged, wide, table=rows.table, full_to_sliding=rows.full_to_sliding)
+        parts.attention.plan(layout)
+        begin(parts, staged, wide)
+        hidden = parts.model.forward(
+            Batch(wide.token_ids, wide.positions, layout, parts.attention, parts.kv, rows.prompts)
+        )
+        found = prompt_logprobs.find(plan, rows, parts.sampler.settings)
+        prompts = prompt_logprobs.score_prompts(hidden, found, parts.model.logits, self._place) if found else ()
+        index = np.flatnonzero(plan.samples)
+        if not len(index):
+            return Reported(index, None, prompts)
+        last = np.cumsum(plan.widths)[index] - 1
+        sampled = self._sample(parts.model.logits(hidden[self._place(last)]), plan, index)
+        return Reported(sampled.places, sampled.scores, prompts)
+
+    def _sample(self, logits: Tensor, plan: StepPlan, index: Index) -> Reported:
+        """Chooses the tokens of the plan's rows at `index` [N] from their logits [N, V]."""
+        parts, rows = self._parts, plan.rows[index]
+        wanted = np.flatnonzero(parts.sampler.settings.needs[rows] & Needs.LOGPROBS)
+        # Before choosing: it changes the logits.
+        logprobs = log_probabilities(logits[self._place(wanted)]) if len(wanted) else None
+        choice = parts.sampler.choose(logits, rows, plan.num_outputs[index])
+        end(parts, choice, self._place(rows), self._reported)
+        places = np.arange(len(index))
+        if logprobs is None:
+            return Reported(places)
+        options = [parts.sampler.settings.logprobs[row] for row in rows[wanted].tolist()]
+        positions = Positions(index[wanted].tolist(), options)
+        return Reported(places, score(logprobs, choice.token_ids[self._place(wanted)], positions, self._place))

@@ -1,0 +1,73 @@
+"""Runs the real scheduler, cache and runner over requests, without the processes around them."""
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from corymb.cache.cache import Cache
+from corymb.models.build import RunnerOptions, build
+from corymb.scheduler.config import SchedulerConfig
+from corymb.scheduler.door import Limits
+from corymb.scheduler.loop import Loop
+from corymb.scheduler.messages import Control, Generate, Output, Reply, Stats, ToScheduler
+from corymb.scheduler.scheduler import Scheduler
+
+RUNNER_FIELDS = {"page_size", "max_total_tokens", "enable_prefix_cache", "dtype"}
+
+
+@dataclass
+class FakePort:
+    """Hands over a few requests a turn and keeps what comes back."""
+
+    requests: list[Generate]
+    outputs: dict[str, list[Output]] = field(default_factory=dict)
+    stats: Stats | None = None
+    chooser: random.Random = field(default_factory=lambda: random.Random(5))
+
+    def receive(self, timeout_s: float) -> list[ToScheduler]:
+        count = self.chooser.randint(0, 3)
+        now, self.requests = self.requests[:count], self.requests[count:]
+        return list(now)
+
+    def send_step(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            self.outputs.setdefault(output.rid, []).append(output)
+
+    def send(self, message: Stats | Reply) -> None:
+        self.stats = message if isinstance(message, Stats) else self.stats
+
+    def token_ids(self, rid: str) -> list[int]:
+        return [token_id for output in self.outputs[rid] for token_id in output.token_ids]
+
+
+def serve(folder: Path, requests: list[Generate], variant: dict[str, object]) -> FakePort:
+    """Runs all requests to their ends on the model of a folder."""
+    (port,) = serve_rounds(folder, [requests], variant)
+    return port
+
+
+def serve_rounds(
+    folder: Path, rounds: list[list[Generate]], variant: dict[str, object], *, flush: bool = False
+) -> list[FakePort]:
+    """Runs one list of requests after another on one server; with `flush`, the cache is dropped in between."""
+    most = int(variant.get("max_running_requests", 16))  # type: ignore[call-overload]
+    runner_options = {name: value for name, value in variant.items() if name in RUNNER_FIELDS}
+    others = {name: value for name, value in variant.items() if name not in RUNNER_FIELDS}
+    options = RunnerOptions(folder, max_running_requests=most, **runner_options)  # type: ignore[arg-type]
+    built = build(options, lambda *_: None)
+    config = SchedulerConfig(**({"max_running_requests": most} | others))  # type: ignore[arg-type]
+    cache = Cache(built.cache_config)
+    scheduler = Scheduler(config, cache, Limits(built.vocab_size, built.context_length, built.eos_ids))
+    ports = []
+    for requests in rounds:
+        port = FakePort(list(requests))
+        loop = Loop(scheduler, built.runner, port, overlap_depth=config.overlap_depth)
+        while port.requests or not scheduler.is_idle:
+            loop.step()
+        cache.check()
+        if flush:
+            scheduler.receive(Control("flush", "flush_cache"))
+            assert [reply.ok for reply in scheduler.take_replies()] == [True]
+        ports.append(port)
+    built.runner.close()
+    return ports
