@@ -29,7 +29,7 @@ from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
 
 HOPPER = (9, 0)
-INTERPRETED_SMS = 2
+INTERPRETED_SMS = 1
 
 
 def make_parts(options: CudaOptions) -> "CudaParts":

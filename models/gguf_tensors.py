@@ -6,6 +6,7 @@ a multiplication), and a test against another program would then compare roundin
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,9 @@ def write_weights(model: GgufModel, path: Path, on_progress: OnProgress, what: s
                 out.write(chunk.data)
                 done += chunk.nbytes
                 on_progress(what, done, total)
+        # The folder is renamed next: after a power cut it must not be there with holes in it.
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def weights_size_bytes(model: GgufModel) -> int:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from corymb.models.errors import ModelError
 from corymb.serve.children import Children
-from corymb.serve.config import ConfigError, ServeConfig, from_flags
+from corymb.serve.config import ConfigError, ServeConfig, from_flags, move_keys_to_environment
 from corymb.serve.flags import parser, show_error
 from corymb.serve.listener import listen
 from corymb.serve.log import set_up_logging
@@ -21,7 +21,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "serve") -> NoRe
     flags = parser(program).parse(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, _exit)
     try:
-        status = _serve(from_flags(flags))
+        config = from_flags(flags)
+        _hide_keys()
+        status = _serve(config)
     except (ConfigError, ModelError) as error:
         status = show_error(program, str(error))
     except KeyboardInterrupt:
@@ -45,6 +47,13 @@ def corymb(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _exit(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)
+
+
+def _hide_keys() -> None:
+    """Starts this program anew without the keys on its command line, which the process list would show."""
+    kept = move_keys_to_environment(sys.orig_argv)
+    if len(kept) != len(sys.orig_argv):
+        os.execv(sys.executable, [sys.executable, *kept[1:]])  # noqa: S606 - the same program
 
 
 def _serve(config: ServeConfig) -> int:

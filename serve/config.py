@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -113,6 +114,20 @@ def from_flags(flags: argparse.Namespace) -> ServeConfig:
     )
     _check_pairs(config)
     return config
+
+
+def move_keys_to_environment(arguments: Sequence[str]) -> list[str]:
+    """Takes keys out of a command line, where everybody on the machine can read them, into our environment."""
+    variables = {"--api-key": API_KEY_VARIABLE, "--admin-api-key": ADMIN_API_KEY_VARIABLE}
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        flag, equals, value = argument.partition("=")
+        if flag in variables:
+            os.environ[variables[flag]] = value if equals else next(rest)
+        else:
+            kept.append(argument)
+    return kept
 
 
 def child_environment(num_threads: int | None = None) -> dict[str, str]:

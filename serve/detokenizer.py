@@ -115,7 +115,7 @@ class _Reading:
         """The new text, how many tokens of `output` count, and the stop string that was found."""
         token_ids, finish = output.token_ids, output.finish
         stop_id = None
-        if finish is not None and finish.reason == "stop" and isinstance(finish.matched, int) and token_ids:
+        if finish is not None and finish.reason == "stop" and token_ids and token_ids[-1] == finish.matched:
             token_ids, stop_id = token_ids[:-1], token_ids[-1]
         if self._finder is None:
             self.num_tokens += len(token_ids)

@@ -119,7 +119,7 @@ def _add_http(group: Any) -> None:
     add = group.add_argument
     add("--host", metavar="HOST", type=text, help="address to listen on (default: 127.0.0.1)")
     add("--port", metavar="PORT", type=port, help="port to listen on; 0 takes a free one (default: 30000)")
-    add("--api-key", metavar="KEY", help="users must send it; better from a file or the environment: flags are public")
+    add("--api-key", metavar="KEY", help="users must send it; also from the environment, see below")
     add("--api-key-file", metavar="FILE", help="a file that holds the key")
     add(
         "--admin-api-key",

@@ -12,9 +12,11 @@ seen = sm90.install().seen
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
+from corymb.kernels import triton_linear, triton_steps  # noqa: E402
 from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, KVLayer, RaggedLayout  # noqa: E402
 from corymb.kernels.sampling import Draws  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
+from corymb.kernels.triton_indices import gather_slots  # noqa: E402
 from corymb.kernels.triton_jit import Launch  # noqa: E402
 from corymb.kernels.triton_operations import TritonOperations  # noqa: E402
 from corymb.kernels.triton_sampling import TritonSampling  # noqa: E402
@@ -90,6 +92,27 @@ def operate() -> None:
     operations.rope(zeros(4, 40, 128), zeros(4, 128, dtype=torch.float32))
 
 
+def multiply() -> None:
+    """Products of few rows, plain and with everything around them."""
+    for num_rows in (1, 33, 64):
+        x = zeros(num_rows, 4096)
+        triton_linear.multiply(x, zeros(6144, 4096), launch=LAUNCH)
+        norm = triton_linear.Norm(zeros(4096, dtype=torch.float32), 1e-5)
+        triton_linear.multiply(x, zeros(2 * 14336, 4096), launch=LAUNCH, norm=norm, gate="silu")
+        triton_linear.multiply(x, zeros(4096, 4096), launch=LAUNCH, add_to=zeros(num_rows, 4096))
+
+
+def frame() -> None:
+    """What a step begins and ends with, and the list of slots."""
+    staged = [zeros(4, dtype=torch.int32) for _ in range(4)]
+    wide = [zeros(4, dtype=torch.int64) for _ in range(4)]
+    table, slot_map = zeros(8, 64, dtype=torch.int32), zeros(64, dtype=torch.int32)
+    triton_steps.begin(tuple(staged), tuple(wide), wide[0], table, slot_map, launch=LAUNCH)
+    triton_steps.begin(tuple(staged), (*wide[:3], None), wide[0], table, None, launch=LAUNCH)
+    triton_steps.end(wide[0], zeros(4, dtype=torch.bool), staged[0], wide[1], staged[1], launch=LAUNCH)
+    gather_slots(layout([1, 1], sliding=True), staged[0], staged[1], staged[2], sliding=True, launch=LAUNCH)
+
+
 for spec in (LLAMA, SMOLLM, GEMMA):
     for widths in ([1] * 8, [64, 1]):
         attend(spec, widths, torch.bfloat16)
@@ -99,6 +122,8 @@ attend(LLAMA, [1] * 8, torch.float8_e5m2)
 attend(LLAMA, [64, 1], torch.float8_e4m3fn)
 sample()
 operate()
+multiply()
+frame()
 for kernel in seen:
     print(
         json.dumps(

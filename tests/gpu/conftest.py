@@ -1,8 +1,10 @@
 """Kernel tests run on a GPU, also with real shapes (marker `gpu`), or under Triton's interpreter with tiny ones."""
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from torch import Tensor
 ON_GPU = torch.cuda.is_available()
 if not ON_GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runner"))  # for `by_hand`
 
 from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout  # noqa: E402
 from corymb.kernels.triton_jit import Launch  # noqa: E402

@@ -318,8 +318,12 @@ def test_busy_port_is_one_sentence_and_status_2(server, servers):
     assert ended.stderr.count("\n") == 1
 
 
-def test_key_from_the_environment_is_not_in_any_process_list(serving):
-    with serving("corymb/tape", key="s3cret-key", env={"CORYMB_API_KEY": "s3cret-key"}) as server:
+@pytest.mark.parametrize(
+    ("flags", "env"),
+    [((), {"CORYMB_API_KEY": "s3cret-key"}), (("--api-key", "s3cret-key"), {}), (("--api-key=s3cret-key",), {})],
+)
+def test_key_is_not_in_any_process_list(serving, flags, env):
+    with serving("corymb/tape", *flags, key="s3cret-key", env=env) as server:
         assert server.client.get("/v1/models").status_code == 200
         assert httpx.get(f"{server.url}/v1/models").status_code == 401
         assert server.client.post("/v1/completions", json={"model": "tape", "prompt": 'TAPE "a"'}).status_code == 200

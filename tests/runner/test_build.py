@@ -112,9 +112,19 @@ def test_the_context_length_cannot_grow(toy: Callable[..., Path]) -> None:
         build_quietly(RunnerOptions(toy("CorymbTape"), context_length=9000))
 
 
-@pytest.mark.parametrize("options", [{"device": "cuda"}, {"quantization": "int8"}])
-def test_what_is_not_supported_is_refused(toy: Callable[..., Path], options: dict[str, str]) -> None:
-    with pytest.raises(ModelError, match="is not supported"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda"}, "--device cuda finds no GPU"),
+        ({"quantization": "int8"}, "is not supported"),
+        ({"device": "cpu", "kv_cache_dtype": "fp8_e4m3"}, "needs a GPU"),
+    ],
+)
+def test_what_is_not_supported_is_refused(
+    toy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, options: dict[str, str], message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ModelError, match=message):
         build_quietly(RunnerOptions(toy("CorymbTape"), **options))  # type: ignore[arg-type]
 
 

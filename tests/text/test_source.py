@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,14 @@ def test_slow_tokenizer_is_converted_once_in_another_process(slow: Path, tmp_pat
 def test_slow_tokenizer_that_cannot_be_converted_says_why(slow: Path, tmp_path: Path) -> None:
     (slow / "vocab.json").write_text("{")
     with pytest.raises(SourceError, match=r"cannot be converted to tokenizer\.json"):
+        get(str(slow), tmp_path)
+
+
+def test_sentencepiece_model_says_which_packages_read_it(slow: Path, tmp_path: Path) -> None:
+    if find_spec("sentencepiece"):
+        pytest.skip("sentencepiece is installed")
+    (slow / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(SourceError, match="pip install sentencepiece protobuf"):
         get(str(slow), tmp_path)
 
 

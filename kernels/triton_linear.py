@@ -1,0 +1,181 @@
+"""Products of few rows with a weight, bound by reading the weight once: norm before, gate or addition after, fused."""
+
+from dataclasses import dataclass
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from corymb.kernels.triton_activations import gelu_tanh, silu
+from corymb.kernels.triton_jit import Count, Launch, jit, next_power_of_2
+
+MOST_ROWS = 64
+LINE_BYTES = tl.constexpr(128)
+
+
+# fmt: off
+@jit
+def prefetch(
+    weight: tl.tensor, output: tl.tensor, K: tl.constexpr, BLOCK_N: tl.constexpr, BYTES: tl.constexpr,
+    ITEM_BYTES: tl.constexpr,
+) -> None:
+    """Asks for the first bytes of BLOCK_N weight rows while the kernel before this one still runs."""
+    line = tl.arange(0, BYTES // LINE_BYTES)
+    row = output + tl.arange(0, BLOCK_N)
+    address = (weight + row.to(tl.int64)[:, None] * K + line[None, :] * (LINE_BYTES // ITEM_BYTES)).to(tl.int64)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@jit
+def multiply_rows(
+    x: tl.tensor, weight: tl.tensor, norm_weight: tl.tensor, bias: tl.tensor, out: tl.tensor,
+    num_rows: "Count", x_stride: tl.tensor, out_stride: tl.tensor, eps: tl.tensor,
+    N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, STAGES: tl.constexpr,
+    WIDEN: tl.constexpr, EARLY: tl.constexpr, PREFETCH: tl.constexpr,
+) -> None:
+    """Program n computes outputs [n × BLOCK_N, …) of all rows.
+
+    NORM: x is normed first. GATE 1 or 2 (silu, gelu): the weight holds N gates, then N ups. ADD: added to `out`.
+    """
+    output = tl.program_id(0) * BLOCK_N
+    if PREFETCH > 0:
+        prefetch(weight, output, K, BLOCK_N, PREFETCH, weight.dtype.element_ty.primitive_bitwidth // 8)
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.arange(0, BLOCK_M)
+    real = (row < num_rows)[:, None]
+    column = output + tl.arange(0, BLOCK_N)
+    inner = tl.arange(0, BLOCK_K)
+    x_place = x + row.to(tl.int64)[:, None] * x_stride + inner[None, :]
+    w_place = weight + column.to(tl.int64)[:, None] * K + inner[None, :]
+    whole: tl.constexpr = N % BLOCK_N == 0
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    up_total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    squares = tl.zeros([BLOCK_M], tl.float32)
+    for start in tl.range(0, K, BLOCK_K, num_stages=STAGES):
+        value = tl.load(x_place + start, mask=real, other=0.0)
+        if NORM:
+            wide = value.to(tl.float32)
+            squares += tl.sum(wide * wide, 1)
+            value = (wide * tl.load(norm_weight + start + inner)[None, :]).to(value.dtype)
+        if WIDEN:
+            value = value.to(tl.float32)
+        total = add_product(value, w_place + start, total, column, whole, N, WIDEN)
+        if GATE > 0:
+            up_total = add_product(value, w_place + start + N * K, up_total, column, whole, N, WIDEN)
+    if NORM:
+        inverse = (1.0 / tl.sqrt(squares / K + eps))[:, None]
+        total *= inverse
+        up_total *= inverse
+    wanted = real & (column < N)[None, :]
+    if BIAS:
+        total += tl.load(bias + column, mask=column < N, other=0.0)[None, :]
+        if GATE > 0:
+            up_total += tl.load(bias + N + column, mask=column < N, other=0.0)[None, :]
+    kind: tl.constexpr = out.dtype.element_ty
+    if GATE > 0:
+        gate = total.to(kind).to(tl.float32)
+        activated = silu(gate) if GATE == 1 else gelu_tanh(gate)
+        total = activated.to(kind).to(tl.float32) * up_total.to(kind).to(tl.float32)
+    place = out + row.to(tl.int64)[:, None] * out_stride + column[None, :]
+    if ADD:
+        total = total.to(kind).to(tl.float32) + tl.load(place, mask=wanted, other=0.0).to(tl.float32)
+    tl.store(place, total.to(kind), mask=wanted)
+
+
+@jit
+def add_product(
+    value: tl.tensor, w_place: tl.tensor, total: tl.tensor, column: tl.tensor,
+    WHOLE: tl.constexpr, N: tl.constexpr, WIDEN: tl.constexpr,
+) -> tl.tensor:
+    """Adds value @ weight.T of one block."""
+    block = tl.load(w_place) if WHOLE else tl.load(w_place, mask=(column < N)[:, None], other=0.0)
+    if WIDEN:
+        return total + tl.dot(value, tl.trans(block.to(tl.float32)))
+    return tl.dot(value, tl.trans(block), total, input_precision="ieee")
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One variant of the kernel."""
+
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """An RMS norm over a product's inputs; weight float32 [K]."""
+
+    weight: Tensor
+    eps: float
+
+
+def choose_shape(num_rows: int, num_outputs: int, num_inputs: int, *, gated: bool) -> Shape:
+    """Blocks so narrow that every multiprocessor has one, of 8 to 16 KiB, four of them on their way."""
+    block_n = 16 if num_outputs <= 4096 else 32
+    block_k = 256 if num_rows <= 16 else 128
+    while num_inputs % block_k:
+        block_k //= 2
+    return Shape(block_n, block_k, num_warps=2 if block_n == 16 else 4, num_stages=4 if gated else 5)
+
+
+def fits(weight: Tensor, num_rows: int) -> bool:
+    """Whether `multiply` takes it."""
+    return num_rows <= MOST_ROWS and weight.shape[1] % 16 == 0 and weight.is_contiguous()
+
+
+def multiply(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    launch: Launch,
+    bias: Tensor | None = None,
+    norm: Norm | None = None,
+    gate: str | None = None,
+    add_to: Tensor | None = None,
+    shape: Shape | None = None,
+) -> Tensor:
+    """Returns x @ weight.T of x [M, K] and weight [N, K], M at most MOST_ROWS.
+
+    With `norm`, x is normed first; with `gate` ("silu", "gelu_tanh") the weight's first half gates its second; with
+    `add_to` [M, N] the product is added to it in place, and it is returned.
+    """
+    num_rows, num_inputs = x.shape
+    num_outputs = weight.shape[0] // (2 if gate else 1)
+    shape = shape or choose_shape(num_rows, num_outputs, num_inputs, gated=gate is not None)
+    out = add_to if add_to is not None else torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
+    multiply_rows[(-(-num_outputs // shape.block_n),)](
+        x,
+        weight,
+        weight if norm is None else norm.weight,
+        weight if bias is None else bias,
+        out,
+        num_rows,
+        x.stride(0),
+        out.stride(0),
+        0.0 if norm is None else norm.eps,
+        N=num_outputs,
+        K=num_inputs,
+        BLOCK_M=max(16, next_power_of_2(num_rows)),
+        BLOCK_N=shape.block_n,
+        BLOCK_K=shape.block_k,
+        NORM=norm is not None,
+        GATE={None: 0, "silu": 1, "gelu_tanh": 2}[gate],
+        ADD=add_to is not None,
+        BIAS=bias is not None,
+        STAGES=shape.num_stages,
+        WIDEN=launch.interpreted,
+        EARLY=launch.early,
+        # Only whole blocks, or it would ask for lines past the weight's end.
+        PREFETCH=1024 if launch.early and num_outputs % shape.block_n == 0 and num_inputs >= 512 else 0,
+        **launch.options(shape.num_warps, shape.num_stages),
+    )
+    return out

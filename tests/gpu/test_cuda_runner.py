@@ -1,0 +1,240 @@
+"""The GPU's runner against the CPU's, plan by plan: same weights, same plans, same tokens."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from by_hand import GREEDY, Hand, Part, Running
+
+from corymb.cache.config import CacheConfig
+from corymb.kernels.select import Wish
+from corymb.kernels.torch_attention import TorchAttention
+from corymb.models.architectures import read_config
+from corymb.models.cuda_build import CudaParts, make_device
+from corymb.models.cuda_graphs import tiers
+from corymb.models.cuda_options import CudaOptions
+from corymb.models.execution import Execution
+from corymb.models.load import LoadOptions, load_model
+from corymb.models.placement import Place
+from corymb.models.pools import allocate
+from corymb.models.rows import Rows
+from corymb.models.runner import CpuRunner
+from corymb.models.sampler import Sampler
+from corymb.scheduler.messages import LogprobOptions, Sampling
+
+TINY = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 90,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "eos_token_id": 2,
+}
+SLIDING = TINY | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "num_hidden_layers": 2,
+    "head_dim": 16,
+    "sliding_window": 12,
+    "use_sliding_window": True,
+    "max_window_layers": 1,
+}
+EOS_IDS = frozenset({2})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def write(config):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return tmp_path
+
+    return write
+
+
+def cache_config(config) -> CacheConfig:
+    window = config.get("sliding_window") or 0
+    return CacheConfig(
+        num_full_tokens=512,
+        num_sliding_tokens=512 if window else 0,
+        sliding_window=window,
+        num_rows=9,
+        context_length=64,
+    )
+
+
+def gpu_runner(path, config, *, graph_max_tokens=8, attention="triton", dtype=torch.float32):
+    asked = CudaOptions(attention=Wish(both=attention), graph_max_tokens=graph_max_tokens, max_step_tokens=128)
+    parts = CudaParts(asked, make_device())
+    device = make_device().device
+    options = LoadOptions(dtype=dtype, device=device, load_format="dummy", operations=parts.operations())
+    model = load_model(path, read_config(path), options)
+    copy_weights(path, config, model, dtype)
+    return parts.runner(model, cache_config(config), dtype, dtype, eos_ids=EOS_IDS)
+
+
+def copy_weights(path, config, model, dtype) -> None:
+    """Invented weights differ between devices: take those of the CPU."""
+    if torch.cuda.is_available():
+        source = load_model(path, read_config(path), LoadOptions(dtype=dtype, load_format="dummy"))
+        for mine, theirs in zip(tensors(model), tensors(source), strict=True):
+            mine.copy_(theirs)
+
+
+def tensors(item, seen=None):
+    """Every tensor that an object holds, in a fixed order."""
+    seen = set() if seen is None else seen
+    if isinstance(item, torch.Tensor):
+        return [item]
+    if id(item) in seen:
+        return []
+    seen.add(id(item))
+    if isinstance(item, list | tuple):
+        return [t for part in item for t in tensors(part, seen)]
+    if isinstance(item, dict):
+        return [t for part in item.values() for t in tensors(part, seen)]
+    if type(item).__module__.startswith("corymb.models") and hasattr(item, "__dict__"):
+        return [t for part in vars(item).values() for t in tensors(part, seen)]
+    return []
+
+
+def cpu_runner(path, config):
+    place, cache = Place(torch.device("cpu")), cache_config(config)
+    model = load_model(path, read_config(path), LoadOptions(load_format="dummy"))
+    pools = allocate(model.attention_specs, cache, dtype=torch.float32, place=place)
+    sampler = Sampler(cache.num_rows, EOS_IDS, place)
+    return CpuRunner(Execution(model, TorchAttention(), pools, Rows(cache, place), sampler))
+
+
+def request(row, prompt_ids, *, logprobs=None, **settings) -> Running:
+    return Running(row, prompt_ids, Sampling(max_new_tokens=64, **settings), logprobs)
+
+
+def script(seed, *, sliding, settings):
+    """Plans of chunks, decodes and mixtures, made before anything runs."""
+    numbers = np.random.default_rng(seed)
+    hand = Hand(num_tokens=512, seed=seed, sliding=sliding)
+    sequences = [
+        request(row + 1, numbers.integers(3, 90, size=size).astype(np.int32), **one)
+        for row, (size, one) in enumerate(zip((5, 4, 8), settings, strict=True))
+    ]
+    plans = [hand.plan([Part(sequences[0]), Part(sequences[1], 3)])]
+    plans += [hand.plan([Part(sequences[0]), Part(sequences[1]), Part(sequences[2], 6)])]
+    plans += [hand.plan([Part(sequences[2]), Part(sequences[0])])]
+    plans += [hand.plan([Part(one) for one in sequences]) for _ in range(3)]
+    return plans, sequences
+
+
+def run(runner, plans):
+    """All results, each read one step late."""
+    results, launched = [], None
+    for plan in plans:
+        behind = runner.launch(plan)
+        if launched is not None:
+            results.append(launched.wait())
+        launched = behind
+    results.append(launched.wait())
+    runner.close()
+    return results
+
+
+def assert_same(ours, theirs) -> None:
+    for step, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        assert one.token_ids.tolist() == other.token_ids.tolist(), step
+        assert one.counts.tolist() == other.counts.tolist()
+        assert one.errors == other.errors
+        assert one.logprobs.keys() == other.logprobs.keys()
+        assert one.prompt_logprobs.keys() == other.prompt_logprobs.keys()
+
+
+@pytest.mark.parametrize(
+    ("config", "graph_max_tokens"), [(TINY, 0), (TINY, 8), (SLIDING, 8)], ids=["eager", "graphs", "sliding"]
+)
+def test_greedy_tokens_are_those_of_the_cpu(folder, config, graph_max_tokens) -> None:
+    path = folder(config)
+    plans, _ = script(1, sliding="sliding_window" in config, settings=[GREEDY] * 3)
+    ours = run(gpu_runner(path, config, graph_max_tokens=graph_max_tokens), plans)
+    assert_same(ours, run(cpu_runner(path, config), plans))
+
+
+def test_every_way_of_sampling_beside_each_other(folder) -> None:
+    path = folder(TINY)
+    settings = [
+        {"temperature": 0.9, "top_p": 0.8, "top_k": 40, "seed": 5, "repetition_penalty": 1.2},
+        GREEDY | {"logit_bias": {7: 3.0}, "min_new_tokens": 3, "presence_penalty": 0.5},
+        {"temperature": 1.3, "seed": 8, "min_p": 0.01},
+    ]
+    plans, _ = script(2, sliding=False, settings=settings)
+    assert_same(run(gpu_runner(path, TINY), plans), run(cpu_runner(path, TINY), plans))
+
+
+def test_logprobs_of_prompt_and_output(folder) -> None:
+    path = folder(TINY)
+    options = LogprobOptions(top=2, prompt_from=1, token_ids=(4,))
+    hand = Hand(num_tokens=512)
+    sequence = request(1, np.arange(5, 17, dtype=np.int32), logprobs=options, **GREEDY)
+    plans = [hand.plan([Part(sequence, 7)]), hand.plan([Part(sequence)]), hand.plan([Part(sequence)])]
+    ours, theirs = run(gpu_runner(path, TINY), plans), run(cpu_runner(path, TINY), plans)
+    assert_same(ours, theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        for mine, expected in ((one.logprobs, other.logprobs), (one.prompt_logprobs, other.prompt_logprobs)):
+            for index, positions in expected.items():
+                assert [p.token_id for p in mine[index]] == [p.token_id for p in positions]
+                assert np.allclose([p.logprob for p in mine[index]], [p.logprob for p in positions], atol=1e-4)
+
+
+def test_unusable_logits_fail_one_row_alone(folder) -> None:
+    path = folder(TINY)
+    runner = gpu_runner(path, TINY)
+    plans, sequences = script(3, sliding=False, settings=[GREEDY] * 3)
+    results = run(runner, plans[:3])
+    runner._parts.kv[0].values[int(plans[0].slots[0])] = float("nan")  # the first token of the first request
+    last = runner.launch(plans[3]).wait()
+    assert list(last.errors) == [0]
+    assert last.token_ids.min() >= 0
+    assert all(not one.errors for one in results)
+    del sequences
+
+
+def test_graphs_agree_with_eager_steps_at_every_tier(folder) -> None:
+    path = folder(TINY)
+    counts = range(1, 9) if torch.cuda.is_available() else (1, 3)  # the interpreter is slow
+    eager = gpu_runner(path, TINY, graph_max_tokens=0)
+    captured = gpu_runner(path, TINY, graph_max_tokens=counts[-1] + 1)
+    hand = Hand(num_tokens=512)
+    sequences = [request(row, np.arange(3, 4 + row, dtype=np.int32), **GREEDY) for row in range(1, counts[-1] + 1)]
+    plans = [hand.plan(sequences), *(hand.plan(sequences[:count]) for count in counts)]
+    assert_same(run(captured, plans), run(eager, plans))
+
+
+def test_tiers_waste_little() -> None:
+    assert tiers(0) == []
+    assert tiers(1) == [1]
+    assert tiers(256)[-1] == 256
+    assert tiers(100)[-2:] == [96, 100]
+    for most in (5, 200, 512, 2048):
+        captured = np.array(tiers(most))
+        assert (np.diff(captured) > 0).all()
+        padded = np.array([captured[captured >= count].min() for count in range(64, most + 1)])
+        assert most < 64 or (padded <= 1.15 * np.arange(64, most + 1)).all()
+
+
+@pytest.mark.gpu
+def test_nothing_waits_for_the_gpu(folder) -> None:
+    path = folder(TINY)
+    settings = [{"temperature": 0.9, "top_p": 0.8, "seed": 5, "repetition_penalty": 1.2}, GREEDY, {"temperature": 1.0}]
+    plans, _ = script(4, sliding=False, settings=settings)
+    runner = gpu_runner(path, TINY)
+    run(runner, plans)  # everything is compiled and every buffer has grown
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        steps = [runner.launch(plan) for plan in plans[:3]]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [step.wait().counts.sum() > 0 for step in steps]

@@ -1,0 +1,58 @@
+"""Products of few rows against torch's, with what is fused around them."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from corymb.kernels.torch_operations import TorchOperations
+from corymb.kernels.triton_linear import Norm, fits, multiply
+
+PLAIN = TorchOperations()
+SHAPES = [(1, 48, 64), (3, 40, 96), (17, 16, 32)]
+REAL = [(1, 6144, 4096), (8, 4096, 14336), (33, 4096, 4096), (64, 49152, 576)]
+SHAPES += [pytest.param(shape, marks=pytest.mark.gpu) for shape in REAL]
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def inputs(place, shape, dtype):
+    num_rows, num_outputs, num_inputs = shape
+    x = place.normal(num_rows, num_inputs, dtype=dtype)
+    return x, place.normal(num_outputs, num_inputs, dtype=dtype, scale=num_inputs**-0.5)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_product_with_bias(place, tolerance, shape, dtype) -> None:
+    x, weight = inputs(place, shape, dtype)
+    bias = place.normal(shape[1], dtype=dtype)
+    out = multiply(x, weight, launch=place.launch, bias=bias)
+    place.assert_close(out, F.linear(x.double(), weight.double(), bias.double()), tolerance(dtype))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_norm_first_and_addition_after(place, tolerance, shape) -> None:
+    x, weight = inputs(place, shape, torch.bfloat16)
+    norm = Norm(place.normal(shape[2]), 1e-5)
+    residual = place.normal(shape[0], shape[1], dtype=torch.bfloat16)
+    expected = residual.double() + F.linear(PLAIN.rms_norm(x.float(), norm.weight, 1e-5).double(), weight.double())
+    out = multiply(x, weight, launch=place.launch, norm=norm, add_to=residual)
+    assert out is residual
+    place.assert_close(out, expected, tolerance(torch.bfloat16))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("gate", ["silu", "gelu_tanh"])
+def test_gate_after(place, tolerance, shape, gate) -> None:
+    x, weight = inputs(place, shape, torch.bfloat16)
+    norm = Norm(place.normal(shape[2]), 1e-5)
+    both = F.linear(PLAIN.rms_norm(x.float(), norm.weight, 1e-5), weight.float())
+    expected = {"silu": PLAIN.silu_mul, "gelu_tanh": PLAIN.gelu_tanh_mul}[gate](both.clone())
+    out = multiply(x, weight, launch=place.launch, norm=norm, gate=gate)
+    place.assert_close(out, expected, 2 * tolerance(torch.bfloat16))  # rounded three times
+
+
+def test_what_does_not_fit_is_told(place) -> None:
+    weight = place.normal(8, 40)
+    assert not fits(weight, 1)  # 40 inputs are no multiple of a block
+    assert not fits(place.normal(8, 64), 65)
+    assert fits(place.normal(8, 64), 64)
