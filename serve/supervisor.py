@@ -133,7 +133,7 @@ class Supervisor:
             if len(self._ready) == len(self._children.names) and self._engine.state == "starting":
                 self._open()
         elif isinstance(message, Failed):
-            self._fail(f"The {message.process} process failed: {message.message}")
+            self._fail(f"The {message.process} process failed.", message.message)
         else:
             self._engine.receive(message)
 
@@ -157,9 +157,10 @@ class Supervisor:
         self._status = self._status or status
         self._end.set()
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, message: str, details: str = "") -> None:
+        """`message` reaches clients; `details` may name files and stays in the log."""
         if self._engine.state != "failed":
-            logger.error("%s The server ends.", message)
+            logger.error("%s %s", message, details or "The server ends.")
             self._engine.fail(message)
         self._stop(1)
 

@@ -102,15 +102,16 @@ def test_child_that_raises_says_why(start):
     with start("--test-failpoint", "scheduler.raise_at_step=3") as server:
         streams = Streams(server, 1, ENDLESS)
         streams.wait(5)
-        assert "error: The scheduler-0 process failed: FailpointError: A step failed" in streams.texts[0]
+        assert streams.texts[0].endswith("error: The scheduler-0 process failed.\n")
         assert server.wait_exit(10) == 1
+        assert "The scheduler-0 process failed. FailpointError: A step failed on request" in server.log
 
 
 @pytest.mark.parametrize("process", ["scheduler", "detokenizer"])
 def test_child_that_cannot_start_ends_the_server(start, process):
     with start("--test-failpoint", f"{process}.fail_start=1", ready=False) as server:
         assert server.wait_exit(10) == 1
-        assert re.search(rf"The {process}\S* process failed: FailpointError: The start-up failed", server.log)
+        assert re.search(rf"The {process}\S* process failed\. FailpointError: The start-up failed", server.log)
 
 
 def test_health_tells_starting_from_ready(start):
