@@ -184,6 +184,7 @@ class Supervisor:
             self._fail(f"The start-up took over {limit_s:g} s (--startup-timeout): {self._timeline.late()}.")
 
     def _check_hung(self) -> None:
+        self._receive()  # this process itself may have been stopped for a while
         limit_s = self._runtime.watchdog_timeout_s
         for name, silent_s in self._engine.silent_s(limit_s).items():
             self._fail(f"The {name} process has not been heard of for {silent_s:.0f} s (--watchdog-timeout).")

@@ -154,6 +154,16 @@ def test_stopped_scheduler_fails_liveness_and_recovers(start):
         assert server.client.get("/generate/2").text == "a\nb\n"
 
 
+def test_stopped_main_process_goes_on_where_it_was(start):
+    with start("--heartbeat-timeout", "1", "--watchdog-timeout", "2") as server:
+        server.signal(signal.SIGSTOP)
+        time.sleep(3)
+        server.signal(signal.SIGCONT)
+        server.wait_for(lambda: server.get("/live") == 200, 5)
+        time.sleep(1)
+        assert server.client.get("/generate/2").text == "a\nb\n"
+
+
 @pytest.mark.parametrize("victim", ["scheduler", "detokenizer"])
 def test_process_that_stays_silent_ends_the_server(start, victim):
     with start("--heartbeat-timeout", "1", "--watchdog-timeout", "2") as server:
