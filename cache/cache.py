@@ -106,12 +106,10 @@ class Cache:
         tree's slots where others were faster, and the lock moves to the new end."""
         if lease.closed:
             raise ValueError(f"the lease of row {lease.row} is closed already")
-        if not self.config.enable_prefix_cache:
+        row, start = lease.row, int(self.rows.shared[lease.row])
+        if not self.config.enable_prefix_cache or len(token_ids) < start + self.config.page_size:
             return
         node_id, num_tokens = self._insert(lease, token_ids, finished=False)
-        row, start = lease.row, int(self.rows.shared[lease.row])
-        if num_tokens <= start:
-            return
         slots = self.tree.slots(node_id, start)
         differs = np.flatnonzero(slots != self.table[row, start:num_tokens])
         if len(differs):

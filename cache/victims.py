@@ -38,13 +38,13 @@ class Victims:
         """Takes out the node to evict next; None when nothing may go."""
         while self._entries:
             rank, serial, node = self._entries[0]
-            current = self._rank(node)
-            if self._is_victim(node) and current != rank:
+            victim = self._is_victim(node)
+            if victim and (current := self._rank(node)) != rank:
                 heapq.heapreplace(self._entries, (current, serial, node))
                 continue
             heapq.heappop(self._entries)
             node.queued[self._index] = False
-            if self._is_victim(node):
+            if victim:
                 return node
             self._num_gone -= node.parent is None
         return None

@@ -90,7 +90,10 @@ class Decoding:
     def _give_up(self, request: Request) -> None:
         # Alone, and still no room: no retraction can help, and putting it off would last for ever.
         assert request.lease is not None
-        needed = int(self._ledger.rows.computed[request.lease.row]) + 1
+        row, rows = request.lease.row, self._ledger.rows
+        if rows.last_step[row] > self._ledger.committed_step:
+            return  # the token in flight may be its last
+        needed = int(rows.computed[row]) + 1
         capacity = self._ledger.cache.usage()["full"].total
         self._ledger.end(request, too_large(needed, capacity), keep=False)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from corymb.cache.cache import Cache
 from corymb.scheduler import order
+from corymb.scheduler.branches import dfs_weight
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.plan import Int32
 from corymb.scheduler.request import Request
@@ -55,7 +56,7 @@ class Lineup:
         if now == "lpm":
             indices = order.lpm(matched, repeats)
         elif now == "dfs-weight":
-            indices = order.dfs_weight(keys, matched)
+            indices = dfs_weight(keys, matched)
         elif now == "hrrn":
             waited = [processed - each.processed_at_arrival for each in waiting]
             indices = order.hrrn(waited, uncached, repeats, [each.rid for each in waiting])

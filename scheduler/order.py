@@ -1,12 +1,12 @@
-"""The eight waiting orders, as pure functions on columns. Each returns indices of the queue, the first to admit first.
+"""The waiting orders, as pure functions on columns; `branches` has the eighth, dfs-weight.
 
+Each returns indices of the queue, the first to admit first.
 Columns are in order of entry and every tie keeps that order.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -81,59 +81,6 @@ def hrrn(
 def shortest_prefill_first(uncached: Sequence[int], deprioritised: Sequence[bool], entered: Sequence[int]) -> list[int]:
     """Least to compute first."""
     return sorted(range(len(uncached)), key=lambda i: (deprioritised[i], max(1, uncached[i]), entered[i]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    members: list[int]  # indices, in queue order
-    depth: int  # tokens they share for certain
-
-
-def dfs_weight(keys: Sequence[Key], matched: Sequence[int]) -> list[int]:
-    """Walks the part of the tree that the queue touches, subtrees with more waiting requests first; a request comes
-    after those that wait below it, so a branch is used up before the walk leaves it.
-
-    Only matched[i] tokens of keys[i] lie in the tree. Branch points are found from the keys themselves, so no node is
-    needed: two requests part where their matched tokens do.
-    """
-    result: list[int] = []
-    stack: list[_Group | int] = [_Group(group, 0) for group in _heaviest_last(_by_namespace(keys))]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, int):
-            result.append(item)
-            continue
-        depth = _shared(item, keys, matched)
-        own = [i for i in item.members if matched[i] == depth]
-        below: dict[int, list[int]] = {}
-        for i in item.members:
-            if matched[i] > depth:
-                below.setdefault(int(keys[i].token_ids[depth]), []).append(i)
-        stack += reversed(own)
-        stack += [_Group(group, depth + 1) for group in _heaviest_last(list(below.values()))]
-    return result
-
-
-def _by_namespace(keys: Sequence[Key]) -> list[list[int]]:
-    groups: dict[tuple[str | None, str | None], list[int]] = {}
-    for i, key in enumerate(keys):
-        groups.setdefault((key.extra_key, key.cache_salt), []).append(i)
-    return list(groups.values())
-
-
-def _heaviest_last(groups: list[list[int]]) -> list[list[int]]:
-    # A stack pops its end first; among equals, the group whose first member came first.
-    return sorted(groups, key=lambda group: (len(group), -group[0]))
-
-
-def _shared(group: _Group, keys: Sequence[Key], matched: Sequence[int]) -> int:
-    first = group.members[0]
-    depth = min(matched[i] for i in group.members)
-    for i in group.members[1:]:
-        ours, theirs = keys[first].token_ids[:depth], keys[i].token_ids[:depth]
-        differs = np.flatnonzero(ours[group.depth :] != theirs[group.depth :])
-        depth = group.depth + int(differs[0]) if len(differs) else depth
-    return depth
 
 
 def in_batch_repeats(keys: Sequence[Key], matched: Sequence[int], threshold: int) -> Bool:

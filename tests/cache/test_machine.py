@@ -156,10 +156,9 @@ class CacheMachine(RuleBasedStateMachine):
         request = self.requests[which % len(self.requests)]
         tokens = tuple(request.tokens[: max(request.computed - late, 0)])
         self.cache.commit(request.lease, int32(list(tokens)))
-        count = self.naive.insert(request, tokens, finished=False)
-        self.history.append(tokens)
-        if count > request.shared:
-            request.shared = count
+        if self.naive.floor(len(tokens)) > request.shared and self.config.enable_prefix_cache:
+            request.shared = self.naive.insert(request, tokens, finished=False)
+            self.history.append(tokens)
             request.pin = self.naive.pin_at(request.namespace, request.end) if self.config.sliding_window else None
 
     @precondition(lambda self: self.requests)

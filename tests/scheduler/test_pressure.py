@@ -1,0 +1,232 @@
+"""Too little memory, too few seats, and more urgent requests."""
+
+import pytest
+
+from .bench import Bench, generate
+
+
+def text(letter, count):
+    return bytes([ord(letter)]) * count
+
+
+# ── one request too large for the pool ──
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_request_that_outgrows_the_pool_alone_fails_with_a_reason(depth):
+    bench = Bench(cache={"num_full_tokens": 65}, overlap_depth=depth)
+    bench.send(generate("large", text("a", 40), max_new=100, ignore_eos=True))
+    bench.finish()
+    finish = bench.finish_of("large")
+    assert (finish.reason, finish.status, finish.code) == ("error", 400, "kv_pool_too_small")
+    assert "--max-total-tokens" in finish.message
+    bench.check_beginning("large")
+    assert len(bench.tokens("large")) == 64 - 40 + 1
+    bench.send(generate("next", text("b", 40)))
+    bench.finish()
+    bench.check_exact("next")
+    bench.check_empty()
+
+
+def test_a_request_that_may_outgrow_the_pool_is_served_alone_if_it_ends_in_time():
+    bench = Bench(cache={"num_full_tokens": 65})
+    letters = tuple(range(97, 123))
+    bench.send(*(generate(f"r{i}", text("abc"[i], 40), max_new=100, stop_token_ids=letters) for i in range(3)))
+    bench.finish()
+    for rid in bench.sent:
+        bench.check_exact(rid)
+
+
+def test_whoever_waits_behind_a_failed_request_is_served():
+    bench = Bench(cache={"num_full_tokens": 65})
+    bench.send(generate("large", text("a", 50), max_new=100, ignore_eos=True))
+    bench.send(*(generate(f"r{i}", text("bcd"[i], 50)) for i in range(3)))
+    bench.finish()
+    assert bench.finish_of("large").reason == "error"
+    for i in range(3):
+        bench.check_exact(f"r{i}")
+
+
+# ── chunks under pressure ──
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_chunk_that_finds_no_room_waits_for_those_who_run(mixed, depth):
+    bench = Bench(
+        cache={"num_full_tokens": 129, "enable_prefix_cache": False},
+        chunked_prefill_size=16,
+        enable_mixed_chunk=mixed,
+        overlap_depth=depth,
+        schedule_conservativeness=0.01,
+    )
+    bench.send(generate("a", text("a", 10), max_new=60, ignore_eos=True), generate("b", text("b", 10), max_new=60))
+    bench.step(3)
+    bench.send(generate("long", text("c", 90), max_new=4))
+    bench.finish()
+    for rid in bench.sent:
+        bench.check_exact(rid)
+    bench.check_empty()
+
+
+@pytest.mark.parametrize("chunk", [None, 64])
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_sliding_pool_smaller_than_the_prompt_cuts_it(chunk, page):
+    sizes = {"num_full_tokens": 512, "num_sliding_tokens": 48, "sliding_window": 8, "page_size": page}
+    bench = Bench(cache=sizes, chunked_prefill_size=chunk)
+    bench.send(generate("long", text("a", 200), max_new=20, ignore_eos=True), generate("short", b"hi", max_new=20))
+    bench.finish()
+    bench.check_exact("long")
+    bench.check_exact("short")
+    bench.check_empty()
+
+
+def test_a_short_resume_does_not_wait_for_a_whole_window():
+    """One token to go needs no window of free slots: asking for one would leave an idle pool waiting for ever."""
+    sizes = {"num_full_tokens": 512, "num_sliding_tokens": 40, "sliding_window": 32}
+    bench = Bench(cache=sizes)
+    bench.send(generate("first", text("a", 100), max_new=4), generate("second", text("a", 101), max_new=1))
+    bench.finish()
+    bench.check_exact("first")
+    bench.check_exact("second")
+
+
+# ── retraction ──
+
+
+def test_the_request_with_the_fewest_outputs_is_retracted():
+    bench = Bench(cache={"num_full_tokens": 97}, schedule_conservativeness=0.01, overlap_depth=0)
+    bench.send(generate("old", text("a", 20), max_new=40, ignore_eos=True))
+    bench.step(12)
+    bench.send(generate("new", text("b", 20), max_new=40, ignore_eos=True))
+    bench.finish()
+    stats = bench.scheduler.stats()
+    assert stats.num_retractions == 1
+    bench.check_exact("old")
+    bench.check_exact("new")
+    order = [output.rid for output in bench.port.outputs]
+    assert order.index("new") < max(i for i, rid in enumerate(order) if rid == "old") < len(order) - 1
+
+
+def test_retraction_by_priority_spares_the_urgent():
+    bench = Bench(
+        cache={"num_full_tokens": 97},
+        schedule_conservativeness=0.01,
+        overlap_depth=0,
+        enable_priority_scheduling=True,
+        retraction_policy="priority",
+    )
+    bench.send(generate("old", text("a", 20), max_new=40, ignore_eos=True, priority=0))
+    bench.step(12)
+    bench.send(generate("urgent", text("b", 20), max_new=40, ignore_eos=True, priority=5))
+    bench.finish()
+    assert bench.scheduler.stats().num_retractions == 1
+    bench.check_exact("old")
+    bench.check_exact("urgent")
+    assert bench.port.outputs[-1].rid == "old"
+
+
+def test_cached_tokens_are_reported_as_at_first_admission():
+    bench = Bench(test_retract_interval=3)
+    bench.send(generate("a", text("a", 30), max_new=20, ignore_eos=True))
+    bench.finish()
+    assert bench.scheduler.stats().num_retractions > 3
+    assert {output.num_cached_tokens for output in bench.of("a")} == {0}
+    bench.check_exact("a")
+
+
+# ── priorities ──
+
+
+def pressed(**options):
+    options = {"max_running_requests": 2, "enable_priority_scheduling": True} | options
+    bench = Bench(**options)
+    bench.send(generate("p0", text("a", 9), max_new=40, ignore_eos=True, priority=0))
+    bench.step(2)
+    bench.send(generate("p5", text("b", 9), max_new=40, ignore_eos=True, priority=5))
+    bench.step(2)
+    return bench
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_an_urgent_request_pushes_back_the_least_urgent(depth, mixed):
+    bench = pressed(overlap_depth=depth, enable_mixed_chunk=mixed)
+    bench.send(generate("p20", text("c", 9), max_new=5, priority=20))
+    bench.finish()
+    assert bench.scheduler.stats().num_preemptions == 1
+    ends = [output.rid for output in bench.port.outputs if output.finish]
+    assert ends[0] == "p20"
+    assert ends[-1] == "p0"
+    for rid in bench.sent:
+        bench.check_exact(rid)
+    bench.check_empty()
+
+
+def test_a_slightly_more_urgent_request_waits():
+    bench = pressed()
+    bench.send(generate("p10", text("c", 9), max_new=5, priority=10))
+    bench.finish()
+    assert bench.scheduler.stats().num_preemptions == 0
+    assert bench.order() == ["p0", "p5", "p10"]
+
+
+def test_low_values_come_first_when_so_configured():
+    bench = pressed(schedule_low_priority_values_first=True)
+    bench.send(generate("m20", text("c", 9), max_new=5, priority=-20))
+    bench.finish()
+    assert bench.scheduler.stats().num_preemptions == 1
+    assert [output.rid for output in bench.port.outputs if output.finish][-1] == "p5"
+
+
+def test_preemption_also_frees_memory():
+    bench = pressed(max_running_requests=8, cache={"num_full_tokens": 129})
+    bench.send(generate("p50", text("c", 60), max_new=30, ignore_eos=True, priority=50))
+    bench.finish()
+    assert bench.scheduler.stats().num_preemptions > 0
+    for rid in bench.sent:
+        bench.check_exact(rid)
+    bench.check_empty()
+
+
+def test_without_priority_scheduling_nobody_is_pushed_back():
+    bench = pressed(enable_priority_scheduling=False)
+    bench.send(generate("p90", text("c", 9), max_new=5, priority=90))
+    bench.finish()
+    assert bench.scheduler.stats().num_preemptions == 0
+    assert bench.order()[-1] == "p90"
+
+
+# ── seats and steps ──
+
+
+def test_no_more_requests_run_than_there_are_seats():
+    bench = Bench(max_running_requests=3)
+    bench.send(*(generate(f"r{i}", text("a", 5 + i), max_new=6, ignore_eos=True) for i in range(9)))
+    most = 0
+    while not bench.scheduler.is_idle or bench.port.inbox:
+        bench.step()
+        most = max(most, bench.scheduler.stats().num_running)
+    assert most == 3
+    for rid in bench.sent:
+        bench.check_exact(rid)
+
+
+@pytest.mark.parametrize(("mixed", "kinds"), [(False, {"prefill", "decode"}), (True, {"prefill", "decode", "both"})])
+def test_prompts_and_decoding_share_a_step_only_in_mixed_mode(mixed, kinds):
+    bench = Bench(enable_mixed_chunk=mixed, chunked_prefill_size=16)
+    seen, launch = set(), bench.runner.launch
+
+    def watch(plan):
+        relayed = (plan.token_ids == -1).sum()
+        prefill = plan.num_tokens > relayed
+        seen.add("both" if prefill and relayed else "prefill" if prefill else "decode")
+        assert plan.num_tokens <= 16
+        return launch(plan)
+
+    bench.runner.launch = watch
+    for i in range(4):
+        bench.send(generate(f"r{i}", text("a", 20 + i), max_new=12, ignore_eos=True))
+        bench.step(3)
+    bench.finish()
+    assert seen == kinds
