@@ -19,10 +19,12 @@ from corymb.models.config import ModelConfig
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
+from corymb.models.load import TORCH_DTYPES
 from corymb.models.memory import host_memory
 from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate, token_bytes
+from corymb.models.precision import Precision, resolve_precision
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
@@ -79,15 +81,14 @@ class Built:
 
 def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress = lambda *_: None) -> Built:
     """Builds a runner that is ready for plans. Raises ModelError, before any weights are read where that can be."""
-    if options.quantization is not None:
-        raise UnsupportedModel(f"--quantization {options.quantization} is not supported; leave it out.")
     device = _device(options)
-    dtype = _dtype(options, device)
+    precision = _precision(options, device)
+    dtype = TORCH_DTYPES[precision.compute]
     pool_dtype = _pool_dtype(options, device, dtype)
     gpu = _gpu(options, device)
     blueprint = read_blueprint(
         options.folder,
-        dtype=dtype,
+        precision=precision,
         device=device,
         load_format=options.load_format,
         operations=gpu.operations() if gpu else None,
@@ -95,7 +96,9 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
-    with _stage(on_stage, "weights", f"{blueprint.config.architecture}, {gib(blueprint.weights_bytes)} {_name(dtype)}"):
+    with _stage(
+        on_stage, "weights", f"{blueprint.config.architecture}, {gib(blueprint.weights_bytes)}, {precision.name}"
+    ):
         model = blueprint.load(on_progress)
     runner: Runner
     if gpu:
@@ -116,7 +119,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         weights_bytes=blueprint.weights_bytes,
         pools_bytes=sizes.size_bytes,
         device=device.type,
-        dtype=_name(dtype),
+        dtype=precision.weights,
     )
 
 
@@ -129,10 +132,13 @@ def _device(options: RunnerOptions) -> torch.device:
     return torch.device("cuda" if has_gpu and not on_host else "cpu")
 
 
-def _dtype(options: RunnerOptions, device: torch.device) -> torch.dtype:
-    """On a CPU, float32 is both the fastest and the most exact unless the operator knows better."""
-    dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-    return dtypes.get(options.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)
+def _precision(options: RunnerOptions, device: torch.device) -> Precision:
+    return resolve_precision(
+        options.dtype,
+        options.quantization,
+        device="cuda" if device.type == "cuda" else "cpu",
+        saved=read_config(options.folder).dtype,
+    )
 
 
 def _pool_dtype(options: RunnerOptions, device: torch.device, dtype: torch.dtype) -> torch.dtype:

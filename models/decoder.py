@@ -34,11 +34,12 @@ class Decoder:
         self._specs = tuple(attention_spec(decoder, layer) for layer in decoder.layers)
         self._layers = layers
         embedding = parts.weights.take(EMBEDDING)
+        self._dtype = parts.storage.compute
+        self._embedding = embedding.to(parts.storage.embedding)
         self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"), offset=norm_offset)
-        self._head = parts.make_linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
-        self._embedding = embedding
+        self._head = parts.storage.make_linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
         # Rounded as the checkpoint's training did: in bfloat16, √3072 = 55.43 becomes 55.5.
-        self._embedding_scale = torch.tensor(embedding_scale, dtype=embedding.dtype).item()
+        self._embedding_scale = torch.tensor(embedding_scale, dtype=self._dtype).item()
         self._soft_cap = decoder.logit_soft_cap
         self._ropes = [layer.rope for layer in decoder.layers]
         self._tables = {
@@ -55,7 +56,7 @@ class Decoder:
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
         """Returns the last hidden states [T, hidden_size], before the head."""
-        delta = F.embedding(batch.token_ids, self._embedding)
+        delta = F.embedding(batch.token_ids, self._embedding).to(self._dtype)
         if self._embedding_scale != 1.0:
             delta.mul_(self._embedding_scale)
         residual = torch.zeros_like(delta)

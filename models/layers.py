@@ -14,18 +14,27 @@ from corymb.models.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """How a model's weights are kept."""
+
+    compute: torch.dtype  # of hidden states
+    embedding: torch.dtype
+    make_linear: MakeLinear
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """Makes layers out of named tensors."""
 
     decoder: DecoderConfig
     weights: Weights
     operations: Operations
-    make_linear: MakeLinear
+    storage: Storage
 
     def linear(self, *names: str, bias: bool) -> Linear:
         """One product for the weights of these names, their outputs one after another."""
         weight = self._joined([f"{name}.weight" for name in names])
-        return self.make_linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
+        return self.storage.make_linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
 
     def norm(self, name: str, *, offset: float = 0.0) -> "RMSNorm":
         """A norm. Some checkpoints store the distance of its weight from an offset."""

@@ -1,10 +1,13 @@
 """Products with weights."""
 
-from collections.abc import Callable
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+
+from corymb.models.cpu_linear import HalfLinear, Int8Linear, PackedLinear, has_half_products, has_packed_products
+from corymb.models.precision import WeightType
 
 
 class Linear(Protocol):
@@ -15,7 +18,12 @@ class Linear(Protocol):
         ...
 
 
-MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # weight [outputs, inputs], bias [outputs]
+class MakeLinear(Protocol):
+    """Makes products out of weights [outputs, inputs] and biases [outputs], of any type."""
+
+    def __call__(self, weight: Tensor, bias: Tensor | None, /) -> Linear:
+        """Keeps what it is given, or a copy in a layout of its own."""
+        ...
 
 
 class PlainLinear:
@@ -28,3 +36,23 @@ class PlainLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """See Linear."""
         return F.linear(x, self._weight, self._bias)
+
+
+def linear_for(device: torch.device, compute: torch.dtype, weights: WeightType) -> MakeLinear:
+    """How products are made on a device with weights of a type. On a CPU, float32 sums give a row the same bits
+    whatever rows are beside it."""
+    if device.type != "cpu" or compute != torch.float32:
+        return lambda weight, bias: PlainLinear(weight.to(compute), None if bias is None else bias.to(compute))
+    if weights == "int8":
+        return Int8Linear
+    if weights == "float16" and has_half_products():
+        return HalfLinear
+    if weights == "float16":
+        return lambda weight, bias: _exact()(weight.half(), bias)
+    return _exact()
+
+
+def _exact() -> MakeLinear:
+    if has_packed_products():
+        return PackedLinear
+    return lambda weight, bias: PlainLinear(weight.float(), None if bias is None else bias.float())

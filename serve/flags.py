@@ -97,7 +97,11 @@ def _add_model(group: Any) -> None:
     add("--served-model-name", metavar="NAME", type=text, help="the name that clients see (default: from MODEL)")
     add("--revision", metavar="REV", type=text, help="branch, tag or commit of a hub model")
     add("--load-format", choices=("auto", "dummy"), help="dummy: random weights from the config alone (default: auto)")
-    add("--dtype", choices=("auto", "float32", "float16", "bfloat16"), help="of weights and KV cache (default: auto)")
+    add(
+        "--dtype",
+        choices=("auto", "float32", "float16", "bfloat16"),
+        help="of weights and KV cache; on a CPU, float16 (auto) is for weights alone",
+    )
     add("--quantization", choices=("int8",), help="int8 weights, activations quantised as they come; changes numbers")
     add("--context-length", metavar="N", type=positive, help="tokens a request may span (default: the model's)")
     add("--chat-template", metavar="FILE", type=text, help="a Jinja file instead of the model's own template")

@@ -1,9 +1,8 @@
 """Everything that can be known of a model without tensors: checked before any weights are read. Imports no torch."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -12,12 +11,11 @@ from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.headers import check_tensors, read_headers
 from corymb.models.inventory import expected_tensors
 from corymb.models.memory import host_memory
+from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
 from corymb.models.sizing import PoolRequest, TokenBytes, find_room, size_pools
 from corymb.models.source import ModelSource, resolve
-from corymb.serve.config import ConfigError, Device, DType, ServeConfig
-
-_ITEM_BYTES: Mapping[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+from corymb.serve.config import ConfigError, Device, ServeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,8 @@ def _resolve(config: ServeConfig, model: ModelConfig) -> ServeConfig:
     if length > model.context_length:
         raise ConfigError(f"--context-length {length} is above what the model was made for, {model.context_length}.")
     device: Device = "cpu" if config.runtime.device == "auto" else config.runtime.device
-    dtype = _dtype(config.model.dtype, device, model)
+    precision = _precision(config, device, model)
+    dtype = precision.compute if config.model.quantization else precision.weights
     return msgspec.structs.replace(
         config,
         model=msgspec.structs.replace(config.model, dtype=dtype, context_length=length),
@@ -85,12 +84,13 @@ def _resolve(config: ServeConfig, model: ModelConfig) -> ServeConfig:
     )
 
 
-def _dtype(asked: DType, device: Device, model: ModelConfig) -> DType:
-    if asked != "auto":
-        return asked
-    if device == "cpu" or model.dtype == "float32":
-        return "float32"
-    return "float16" if model.dtype == "float16" else "bfloat16"
+def _precision(config: ServeConfig, device: Device, model: ModelConfig) -> Precision:
+    options = config.model
+    return resolve_precision(options.dtype, options.quantization, device=_kind(device), saved=model.dtype)
+
+
+def _kind(device: Device) -> Literal["cpu", "cuda"]:
+    return "cuda" if device == "cuda" else "cpu"
 
 
 def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig) -> int:
@@ -100,14 +100,14 @@ def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig) -> int
     expected = expected_tensors(model.decoder)
     if config.model.load_format != "dummy":
         check_tensors(read_headers(folder), expected, folder)
-    item_bytes = 1 if config.model.quantization == "int8" else _ITEM_BYTES[config.model.dtype]
-    weights_bytes = item_bytes * sum(math.prod(shape) for shape in expected.values())
+    precision = _precision(config, config.runtime.device, model)
+    weights_bytes = precision.weights_bytes(model.decoder, _kind(config.runtime.device))
     if config.runtime.device == "cpu":
-        _check_memory(model, model.decoder, config, weights_bytes)
+        _check_memory(model, config, weights_bytes, _token_bytes(model.decoder, precision))
     return weights_bytes
 
 
-def _check_memory(model: ModelConfig, decoder: DecoderConfig, config: ServeConfig, weights_bytes: int) -> None:
+def _check_memory(model: ModelConfig, config: ServeConfig, weights_bytes: int, cost: TokenBytes) -> None:
     """The scheduler decides on the pools when it has the memory; what cannot work is refused here already."""
     memory = config.memory
     request = PoolRequest(
@@ -118,10 +118,10 @@ def _check_memory(model: ModelConfig, decoder: DecoderConfig, config: ServeConfi
         mem_fraction_static=memory.mem_fraction_static,
     )
     room = find_room(host_memory(), weights_bytes, memory.mem_fraction_static)
-    size_pools(_token_bytes(decoder, config.model.dtype), model.window, request, room)
+    size_pools(cost, model.window, request, room)
 
 
-def _token_bytes(decoder: DecoderConfig, dtype: DType) -> TokenBytes:
-    layer_bytes = 2 * decoder.num_kv_heads * decoder.head_dim * _ITEM_BYTES[dtype]
+def _token_bytes(decoder: DecoderConfig, precision: Precision) -> TokenBytes:
+    layer_bytes = 2 * decoder.num_kv_heads * decoder.head_dim * ITEM_BYTES[precision.compute]
     num_sliding = sum(layer.window is not None for layer in decoder.layers)
     return TokenBytes(layer_bytes * (len(decoder.layers) - num_sliding), layer_bytes * num_sliding)
