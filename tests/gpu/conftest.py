@@ -188,7 +188,8 @@ def make_layout(
         positions.append(np.arange(start, length))
         new_slots.append(table[row, start:length])
         taken += length
-    to_sliding = place.numbers.permutation(num_slots).astype(np.int32) if sliding else None
+    twins = np.concatenate(([0], place.numbers.permutation(num_slots - 1) + 1)).astype(np.int32)  # 0 is nobody's
+    to_sliding = twins if sliding else None
     flat_slots = np.concatenate(new_slots).astype(np.int64)
     put = place.put
     return RaggedLayout(

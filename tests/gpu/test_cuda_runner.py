@@ -194,7 +194,7 @@ def test_unusable_logits_fail_one_row_alone(folder) -> None:
     runner = gpu_runner(path, TINY)
     plans, sequences = script(3, sliding=False, settings=[GREEDY] * 3)
     results = run(runner, plans[:3])
-    runner._parts.kv[0].values[int(plans[0].slots[0])] = float("nan")  # the first token of the first request
+    runner.parts.kv[0].values[int(plans[0].slots[0])] = float("nan")  # the first token of the first request
     last = runner.launch(plans[3]).wait()
     assert list(last.errors) == [0]
     assert last.token_ids.min() >= 0
