@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from corymb.scheduler.config import SchedulerConfig
-from corymb.scheduler.finishing import too_large
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.parts import Part, decode_part
 from corymb.scheduler.plan import Int32
@@ -93,9 +92,7 @@ class Decoding:
         row, rows = request.lease.row, self._ledger.rows
         if rows.last_step[row] > self._ledger.committed_step:
             return  # the token in flight may be its last
-        needed = int(rows.computed[row]) + 1
-        capacity = self._ledger.cache.usage()["full"].total
-        self._ledger.end(request, too_large(needed, capacity), keep=False)
+        self._ledger.give_up(request, int(rows.computed[row]) + 1)
 
     def _retract(self, candidates: list[Request]) -> None:
         by_priority = self._config.retraction_policy == "priority"

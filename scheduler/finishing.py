@@ -1,5 +1,7 @@
 """When a request is over."""
 
+from collections.abc import Mapping
+
 from corymb.scheduler.messages import Finish
 from corymb.scheduler.request import Request
 
@@ -32,11 +34,12 @@ def queue_timeout(limit_s: float) -> Finish:
     return Finish("error", message=message, status=503, code="queue_timeout")
 
 
-def too_large(num_tokens: int, capacity: int) -> Finish:
-    """It does not fit into the pools even alone."""
+def too_large(num_tokens: int, totals: Mapping[str, int]) -> Finish:
+    """It does not fit into the pools, of which `totals` says how many tokens each holds, even alone."""
+    pools = " and ".join(f"{total:,} tokens ({name})" for name, total in totals.items())
     message = (
-        f"The request has reached {num_tokens:,} tokens, more than this server's KV pool of {capacity:,} tokens can "
-        "hold. Shorten the prompt or lower max_tokens, or start the server with a larger --max-total-tokens."
+        f"The request has reached {num_tokens:,} tokens, more than this server's KV memory of {pools} can hold. "
+        "Shorten the prompt or lower max_tokens, or start the server with a larger --max-total-tokens."
     )
     return Finish("error", message=message, status=400, code="kv_pool_too_small")
 

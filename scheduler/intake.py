@@ -7,7 +7,6 @@ import numpy as np
 
 from corymb.cache.lease import Lease
 from corymb.scheduler.admission import OUTPUT_CLIP, Ask, Budget, Free, Stop, survives
-from corymb.scheduler.finishing import too_large
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.parts import Piece
 from corymb.scheduler.plan import Int32, Opened
@@ -84,7 +83,7 @@ class Intake:
         taken = self._ledger.num_seated + len(self._candidates)
         if taken >= self._ledger.seats:
             return Stop.MEMORY
-        lease = self._cache.open(request.key, self._limit(request), priority=request.priority)
+        lease = self._cache.open(request.key, self._limit(request), priority=request.urgency)
         if lease is None:
             return Stop.MEMORY
         # Read only now: locking the prefix has taken it out of what can be evicted.
@@ -132,8 +131,7 @@ class Intake:
             self._candidates.append(Candidate(last.request, last.lease, width))
             return
         self._cache.close(last.lease, None)
-        capacity = self._cache.usage()["full"].total
-        self._ledger.end(last.request, too_large(len(last.request.token_ids), capacity), keep=False)
+        self._ledger.give_up(last.request, len(last.request.token_ids))
 
     def _seat(self, slots: Sequence[Int32]) -> list[Piece]:
         now_s = self._clock()

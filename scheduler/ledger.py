@@ -4,6 +4,7 @@ import numpy as np
 
 from corymb.cache.cache import Cache
 from corymb.cache.lease import Lease
+from corymb.scheduler.finishing import too_large
 from corymb.scheduler.messages import Finish, Logprob
 from corymb.scheduler.outbox import Outbox
 from corymb.scheduler.queue import Queue
@@ -97,6 +98,11 @@ class Ledger:
         del self.live[request.rid]
         self.full_since = None
         self._outbox.tell(request, token_ids or [], finish=finish, logprobs=logprobs)
+
+    def give_up(self, request: Request, num_tokens: int) -> None:
+        """Fails a request that does not find room for `num_tokens` although it is alone."""
+        totals = {name: pool.total for name, pool in self.cache.usage().items()}
+        self.end(request, too_large(num_tokens, totals), keep=False)
 
     def is_settled(self, request: Request) -> bool:
         """Whether all results of a waiting request have arrived: until then its tokens are not all known."""

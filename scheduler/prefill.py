@@ -6,7 +6,6 @@ import numpy as np
 
 from corymb.scheduler.admission import NO_LIMIT, OUTPUT_CLIP, Budget, ceil_page
 from corymb.scheduler.config import SchedulerConfig
-from corymb.scheduler.finishing import too_large
 from corymb.scheduler.intake import Intake, narrower
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.lineup import Arranged, Lineup
@@ -116,7 +115,8 @@ class Prefill:
                 break
             slots = self._ledger.cache.grow(rows, np.array([width], np.int32))
         if slots is None:
-            self._give_up_if_alone(request)
+            if self._ledger.num_seated == 1:
+                self._ledger.give_up(request, len(request.token_ids))
             return None
         room = min(request.sampling.max_new_tokens - len(request.output_ids), OUTPUT_CLIP)
         budget.continue_chunk(width, left=left - width, output_room=room)
@@ -129,14 +129,9 @@ class Prefill:
         return left if left <= limit else (start + limit) // self._page * self._page - start
 
     def _most_at_once(self) -> int:
-        """A step's new tokens of one request need sliding slots beside the window that they look back on."""
+        """New tokens of one request that a step can hold in the sliding pool when nobody else runs: beside them stand
+        the window before them and, until that many tokens have been added, what its prefix pins in the tree."""
         if not self._window:
             return NO_LIMIT
         total = self._ledger.cache.usage()["sliding"].total
-        return max((total - self._window) // self._page - 2, 1) * self._page
-
-    def _give_up_if_alone(self, request: Request) -> None:
-        if self._ledger.num_seated > 1:
-            return
-        capacity = self._ledger.cache.usage()["full"].total
-        self._ledger.end(request, too_large(len(request.token_ids), capacity), keep=False)
+        return max((total - 2 * self._window) // self._page - 3, 1) * self._page

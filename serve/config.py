@@ -130,12 +130,15 @@ def move_keys_to_environment(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def child_environment(num_threads: int | None = None) -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The environment of child processes: ours without the keys."""
     environment = {name: value for name, value in os.environ.items() if name not in _SECRET_VARIABLES}
     environment["TOKENIZERS_PARALLELISM"] = "false"
-    if num_threads is not None:
-        environment["OMP_NUM_THREADS"] = str(num_threads)
+    if "OMP_WAIT_POLICY" not in environment:
+        # GNU OpenMP's threads wait for each other by spinning, for about a millisecond. On a busy machine the one that
+        # is waited for then does not get the core: loading weights took ten times as long. Some 20 µs are enough for
+        # the gaps between operations.
+        environment.setdefault("GOMP_SPINCOUNT", "10000")
     return environment
 
 

@@ -25,7 +25,7 @@ class Native:
         info, settings = parts.engine.info, parts.settings
         self._parts = parts
         self._sampling_fields = native_sampling_fields(info.vocab_size)
-        self._fields = native_fields(info.vocab_size, settings.max_choices, _read_object)
+        self._fields = native_fields(info, settings, _read_object)
         self._room = Room(info.context_length, settings.clamp_max_tokens)
         self._encoder = PromptEncoder(parts.tokenizer, self._room)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from corymb.scheduler.messages import LogprobOptions, Sampling, TextOptions
 from corymb.serve.errors import invalid
-from corymb.serve.fields import Field, boolean, integer, logit_bias, number, refused, strings, token_ids
+from corymb.serve.fields import Field, boolean, ignored, integer, logit_bias, number, refused, strings, token_ids
 
 MAX_NEW_TOKENS = 2**31 - 1
 MAX_N = 128
@@ -34,7 +34,7 @@ def sampling_fields(vocab_size: int) -> list[Field]:
         token_ids("stop_token_ids", vocab_size, 128),
         boolean("ignore_eos"),
         boolean("skip_special_tokens"),
-        boolean("spaces_between_special_tokens"),
+        ignored("spaces_between_special_tokens", "special tokens that are shown are shown as they are"),
         boolean("no_stop_trim"),
         integer("seed", -(2**63), 2**63 - 1),
     ]
@@ -91,7 +91,6 @@ def text_options(values: Values, *, min_new: int) -> TextOptions:
         min_new_tokens=min_new,
         include_stop=values.get("include_stop_str_in_output", False) or values.get("no_stop_trim", False),
         skip_special_tokens=values.get("skip_special_tokens", True),
-        spaces_between_special_tokens=values.get("spaces_between_special_tokens", True),
     )
 
 

@@ -95,6 +95,8 @@ def _build(folder: Path, config: ServeConfig, parent: Parent) -> Built:
     if read_config(folder).decoder is None:
         # What the test models compute is too small to share: threads would only wait for each other.
         torch.set_num_threads(1)
+    threads = f"{torch.get_num_threads()} threads"
+    parent.send(Stage(SCHEDULER, "imports", parent.imports_s, f"torch {torch.__version__}, {threads}"))
 
     def on_stage(name: str, seconds: float | None, detail: str) -> None:
         parent.send(Stage(SCHEDULER, name, seconds, detail))

@@ -90,8 +90,14 @@ def _settings(prepared: Prepared) -> HttpSettings:
         max_body_bytes=http.max_request_bytes,
         clamp_max_tokens=http.allow_auto_truncate,
         incremental_streaming_output=http.incremental_streaming_output,
+        uses_priority=_uses_priority(prepared.config),
+        uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",
         sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},
     )
+
+
+def _uses_priority(config: ServeConfig) -> bool:
+    return config.scheduler.enable_priority_scheduling or config.memory.radix_eviction_policy == "priority"
 
 
 def _is_loopback(http: HttpConfig) -> bool:

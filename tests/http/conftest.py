@@ -47,7 +47,7 @@ class Local:
 
 
 @contextlib.contextmanager
-def simulated(model: str = "tape", *, context_length: int = 8192, headers=None, simulator=None, **settings):
+def simulated(model: str = "tape", *, context_length: int = 1 << 17, headers=None, simulator=None, **settings):
     """Serves `model` on a free port, in a thread."""
     simulator = simulator or Simulator(model)
     metrics = Metrics(model)

@@ -288,7 +288,7 @@ def test_metrics_count_a_request_once(tape_server) -> None:
 def test_who_is_served(tape_server) -> None:
     models = tape_server.client.get("/v1/models").json()
     assert [model["id"] for model in models["data"]] == ["tape", "corymb/tape"]
-    assert models["data"][0]["max_model_len"] == 8192
+    assert models["data"][0]["max_model_len"] == 1 << 17
     assert tape_server.client.get("/v1/models/corymb/tape").json()["id"] == "corymb/tape"
     for path in ("/model_info", "/get_model_info"):
         assert tape_server.client.get(path).json()["vocab_size"] == 264

@@ -152,12 +152,5 @@ class Machine(RuleBasedStateMachine):
 def test_random_messages_are_answered_exactly_once_and_leave_nothing_behind():
     run_state_machine_as_test(
         Machine,
-        settings=settings(
-            max_examples=120,
-            stateful_step_count=20,
-            deadline=None,
-            derandomize=False,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=settings(stateful_step_count=20, suppress_health_check=list(HealthCheck)),
     )

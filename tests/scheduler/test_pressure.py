@@ -91,6 +91,31 @@ def test_a_short_resume_does_not_wait_for_a_whole_window():
     bench.check_exact("second")
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("page", [1, 4])
+@pytest.mark.parametrize("chunk", [None, 16])
+def test_a_sliding_pool_of_two_windows_serves_any_length(depth, page, chunk):
+    sizes = {"num_full_tokens": 1024, "sliding_window": 32, "page_size": page, "num_sliding_tokens": 64 + 5 * page}
+    bench = Bench(cache=sizes, overlap_depth=depth, chunked_prefill_size=chunk)
+    prompt = b"some words of a prompt " * 6
+    bench.send(*(generate(f"r{i}", prompt[: 50 + 40 * i], max_new=60, ignore_eos=True) for i in range(3)))
+    bench.finish()
+    for rid in bench.sent:
+        bench.check_exact(rid)
+    bench.check_empty()
+
+
+def test_a_sliding_pool_smaller_than_that_fails_what_does_not_fit_and_serves_the_rest():
+    bench = Bench(cache={"num_full_tokens": 1024, "sliding_window": 64, "num_sliding_tokens": 51})
+    bench.send(generate("long", text("a", 40), max_new=60, ignore_eos=True), generate("short", text("b", 20)))
+    bench.finish()
+    finish = bench.finish_of("long")
+    assert (finish.reason, finish.code) == ("error", "kv_pool_too_small")
+    assert "50 tokens (sliding)" in finish.message
+    bench.check_exact("short")
+    bench.check_empty()
+
+
 # ── retraction ──
 
 
