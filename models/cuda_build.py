@@ -19,9 +19,11 @@ from corymb.kernels.triton_sampling import TritonSampling
 from corymb.models.cuda_decode import Parts
 from corymb.models.cuda_device import CudaDevice, Device, HostDevice
 from corymb.models.cuda_graphs import tiers
+from corymb.models.cuda_linear import CudaLinears
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
+from corymb.models.linear import MakeLinear
 from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
@@ -60,6 +62,12 @@ class CudaParts:
     def operations(self) -> Operations:
         """What a model's layers are built with."""
         return TritonOperations(self.launch)
+
+    def make_linear(self, dtype: torch.dtype) -> MakeLinear:
+        """How its products are made."""
+        return CudaLinears(
+            dtype, self.launch, self._options.fused_rows, deterministic=self._options.attention.deterministic
+        )
 
     @property
     def detail(self) -> str:

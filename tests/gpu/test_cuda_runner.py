@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from by_hand import GREEDY, Hand, Part, Running
+from safetensors.torch import save_file
 
 from corymb.cache.config import CacheConfig
 from corymb.kernels.select import Wish
@@ -15,12 +16,14 @@ from corymb.models.cuda_build import CudaParts, make_device
 from corymb.models.cuda_graphs import tiers
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.execution import Execution
+from corymb.models.inventory import expected_tensors
 from corymb.models.load import LoadOptions, load_model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
+from corymb.models.weights import DummyWeights
 from corymb.scheduler.messages import LogprobOptions, Sampling
 
 TINY = {
@@ -53,6 +56,9 @@ EOS_IDS = frozenset({2})
 def folder(tmp_path):
     def write(config):
         (tmp_path / "config.json").write_text(json.dumps(config))
+        shapes = expected_tensors(read_config(tmp_path).decoder)
+        invented = DummyWeights(shapes, torch.float32, torch.device("cpu"))
+        save_file({name: invented.take(name) for name in shapes}, tmp_path / "model.safetensors")
         return tmp_path
 
     return write
@@ -69,44 +75,21 @@ def cache_config(config) -> CacheConfig:
     )
 
 
-def gpu_runner(path, config, *, graph_max_tokens=8, attention="triton", dtype=torch.float32):
-    asked = CudaOptions(attention=Wish(both=attention), graph_max_tokens=graph_max_tokens, max_step_tokens=128)
+def gpu_runner(path, config, *, dtype=torch.float32, deterministic=False, **options):
+    wish = Wish(both="triton", deterministic=deterministic)
+    asked = CudaOptions(attention=wish, max_step_tokens=128, **({"graph_max_tokens": 8, "fused_rows": 4} | options))
     parts = CudaParts(asked, make_device())
     device = make_device().device
-    options = LoadOptions(dtype=dtype, device=device, load_format="dummy", operations=parts.operations())
+    options = LoadOptions(
+        dtype=dtype, device=device, operations=parts.operations(), make_linear=parts.make_linear(dtype)
+    )
     model = load_model(path, read_config(path), options)
-    copy_weights(path, config, model, dtype)
     return parts.runner(model, cache_config(config), dtype, dtype, eos_ids=EOS_IDS)
-
-
-def copy_weights(path, config, model, dtype) -> None:
-    """Invented weights differ between devices: take those of the CPU."""
-    if torch.cuda.is_available():
-        source = load_model(path, read_config(path), LoadOptions(dtype=dtype, load_format="dummy"))
-        for mine, theirs in zip(tensors(model), tensors(source), strict=True):
-            mine.copy_(theirs)
-
-
-def tensors(item, seen=None):
-    """Every tensor that an object holds, in a fixed order."""
-    seen = set() if seen is None else seen
-    if isinstance(item, torch.Tensor):
-        return [item]
-    if id(item) in seen:
-        return []
-    seen.add(id(item))
-    if isinstance(item, list | tuple):
-        return [t for part in item for t in tensors(part, seen)]
-    if isinstance(item, dict):
-        return [t for part in item.values() for t in tensors(part, seen)]
-    if type(item).__module__.startswith("corymb.models") and hasattr(item, "__dict__"):
-        return [t for part in vars(item).values() for t in tensors(part, seen)]
-    return []
 
 
 def cpu_runner(path, config):
     place, cache = Place(torch.device("cpu")), cache_config(config)
-    model = load_model(path, read_config(path), LoadOptions(load_format="dummy"))
+    model = load_model(path, read_config(path), LoadOptions())
     pools = allocate(model.attention_specs, cache, dtype=torch.float32, place=place)
     sampler = Sampler(cache.num_rows, EOS_IDS, place)
     return CpuRunner(Execution(model, TorchAttention(), pools, Rows(cache, place), sampler))
@@ -154,12 +137,19 @@ def assert_same(ours, theirs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "graph_max_tokens"), [(TINY, 0), (TINY, 8), (SLIDING, 8)], ids=["eager", "graphs", "sliding"]
+    ("config", "options"),
+    [
+        (TINY, {"graph_max_tokens": 0, "fused_rows": 0}),
+        (TINY, {}),
+        (SLIDING, {"fused_rows": 16}),
+        (TINY, {"deterministic": True}),
+    ],
+    ids=["eager", "graphs", "sliding", "deterministic"],
 )
-def test_greedy_tokens_are_those_of_the_cpu(folder, config, graph_max_tokens) -> None:
+def test_greedy_tokens_are_those_of_the_cpu(folder, config, options) -> None:
     path = folder(config)
     plans, _ = script(1, sliding="sliding_window" in config, settings=[GREEDY] * 3)
-    ours = run(gpu_runner(path, config, graph_max_tokens=graph_max_tokens), plans)
+    ours = run(gpu_runner(path, config, **options), plans)
     assert_same(ours, run(cpu_runner(path, config), plans))
 
 
