@@ -10,6 +10,7 @@ import msgspec
 
 from corymb.cache.config import Eviction
 from corymb.scheduler.config import SchedulerConfig
+from corymb.serve.devices import Device, resolve_device
 from corymb.serve.failpoints import Failpoint, parse_failpoint
 
 API_KEY_VARIABLE = "CORYMB_API_KEY"
@@ -18,7 +19,7 @@ CACHE_VARIABLE = "CORYMB_CACHE"
 
 Section = TypeVar("Section", bound=msgspec.Struct)
 LogLevel = Literal["debug", "info", "warning", "error"]
-Device = Literal["auto", "cpu", "cuda"]
+Backend = Literal["auto", "flashinfer", "triton", "torch"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 
@@ -79,6 +80,18 @@ class RuntimeOptions(msgspec.Struct, frozen=True, kw_only=True):
     failpoints: tuple[Failpoint, ...] = ()
 
 
+class GpuOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What only a GPU's runner heeds."""
+
+    attention_backend: Backend = "auto"
+    prefill_attention_backend: Backend = "auto"
+    decode_attention_backend: Backend = "auto"
+    kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    cuda_graph_max_bs_decode: int = 256
+    disable_cuda_graph: bool = False
+    enable_deterministic_inference: bool = False
+
+
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything."""
 
@@ -87,6 +100,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerConfig
     memory: MemoryOptions
     runtime: RuntimeOptions
+    gpu: GpuOptions = GpuOptions()
 
     def without_secrets(self) -> "ServeConfig":
         """What other processes and `/get_server_info` may see."""
@@ -111,6 +125,7 @@ def from_flags(flags: argparse.Namespace) -> ServeConfig:
         scheduler=_scheduler(flags),
         memory=_pick(MemoryOptions, flags),
         runtime=_runtime(flags),
+        gpu=_pick(GpuOptions, flags),
     )
     _check_pairs(config)
     return config
@@ -142,6 +157,7 @@ def child_environment() -> dict[str, str]:
     return environment
 
 
+_CHUNKS = {"cpu": 2048, "cuda": 8192}  # a step of so many tokens keeps the device busy and others waiting briefly
 _SECRET_VARIABLES = {API_KEY_VARIABLE, ADMIN_API_KEY_VARIABLE}
 
 
@@ -182,6 +198,8 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
 
 def _scheduler(flags: argparse.Namespace) -> SchedulerConfig:
     chunk = flags.chunked_prefill_size
+    if chunk is None:
+        chunk = _CHUNKS[resolve_device(flags.device or "auto")]
     return _pick(
         SchedulerConfig,
         flags,

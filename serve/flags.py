@@ -79,6 +79,7 @@ def parser(program: str) -> Parser:
     _add_scheduler(made.add_argument_group("scheduler"))
     _add_memory(made.add_argument_group("memory"))
     _add_runtime(made.add_argument_group("runtime"))
+    _add_gpu(made.add_argument_group("GPU"))
     _add_tests(made)
     return made
 
@@ -169,7 +170,7 @@ def _add_scheduler(group: Any) -> None:
         "--chunked-prefill-size",
         metavar="N",
         type=chunk,
-        help="prompt tokens computed in one step; -1: whole prompts (2048)",
+        help="prompt tokens computed in one step; -1: whole prompts (2048; GPU: 8192)",
     )
     add("--enable-mixed-chunk", action="store_true", help="prompt chunks and running requests share steps")
     add("--enable-priority-scheduling", action="store_true", help="heed the field priority")
@@ -234,6 +235,22 @@ def _add_runtime(group: Any) -> None:
         help="for open requests at the end (30)",
     )
     add("--startup-timeout", dest="startup_timeout_s", metavar="S", type=seconds, help="give up starting after (1800)")
+
+
+def _add_gpu(group: Any) -> None:
+    add, back_ends = group.add_argument, ("auto", "flashinfer", "triton", "torch")
+    add("--attention-backend", choices=back_ends, help="attention of both phases (default: auto)")
+    add("--prefill-attention-backend", choices=back_ends, help="attention of prompts, before --attention-backend")
+    add("--decode-attention-backend", choices=back_ends, help="attention of decode, before --attention-backend")
+    add("--kv-cache-dtype", choices=("auto", "fp8_e4m3", "fp8_e5m2"), help="type of the KV pool (default: auto)")
+    add("--cuda-graph-max-bs-decode", metavar="N", type=positive, help="largest captured decode step (default: 256)")
+    add("--disable-cuda-graph", action="store_true", default=None, help="queue every step kernel by kernel")
+    add(
+        "--enable-deterministic-inference",
+        action="store_true",
+        default=None,
+        help="the same bits whatever runs beside a request; slower",
+    )
 
 
 def _add_tests(made: Parser) -> None:

@@ -15,7 +15,8 @@ from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
 from corymb.models.sizing import PoolRequest, TokenBytes, find_room, size_pools
 from corymb.models.source import ModelSource, resolve
-from corymb.serve.config import ConfigError, Device, ServeConfig
+from corymb.serve.config import ConfigError, ServeConfig
+from corymb.serve.devices import Device, resolve_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def _resolve(config: ServeConfig, model: ModelConfig) -> ServeConfig:
     length = config.model.context_length or model.context_length
     if length > model.context_length:
         raise ConfigError(f"--context-length {length} is above what the model was made for, {model.context_length}.")
-    device: Device = "cpu" if config.runtime.device == "auto" else config.runtime.device
+    # Models made for tests have nothing to compute.
+    device: Device = resolve_device(config.runtime.device) if model.decoder is not None else "cpu"
     precision = _precision(config, device, model)
     dtype = precision.compute if config.model.quantization else precision.weights
     return msgspec.structs.replace(
