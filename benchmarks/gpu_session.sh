@@ -50,7 +50,8 @@ for step in $steps; do
     llama) run llama 220 $decode --shapes llama-3.1-8b --seconds 170 ;;
     attention) run attention 170 $python benchmarks/gpu_attention.py --seconds 150 ;;
     linear) run linear 110 $python benchmarks/gpu_linear.py --seconds 95 ;;
-    small) run small 110 $decode --shapes smollm2-135m --seconds 80 ;;
+    small) run small 110 $decode --shapes smollm2-135m --seconds 80
+      run small 45 $decode --shapes smollm2-135m --batches 32 64 --seconds 30 --fused-rows 64 --skip prefill profile ;;
     plain) for variant in "--fused-rows 0" "--fused-rows 64" "--no-early-launch"; do
       run "plain" 70 $decode --shapes llama-3.1-8b --batches 1 8 32 64 --seconds 50 --skip floor prefill profile $variant
     done ;;

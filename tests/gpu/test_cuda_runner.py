@@ -23,6 +23,7 @@ from corymb.models.pools import allocate
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
+from corymb.models.warm_up import EVERY_SAMPLING, warm_up
 from corymb.models.weights import DummyWeights
 from corymb.scheduler.messages import LogprobOptions, Sampling
 
@@ -228,3 +229,11 @@ def test_nothing_waits_for_the_gpu(folder) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [step.wait().counts.sum() > 0 for step in steps]
+
+
+def test_warm_up_meets_every_kernel_and_disturbs_nobody(folder) -> None:
+    path = folder(TINY)
+    plans, _ = script(6, sliding=False, settings=[GREEDY, {"temperature": 0.9, "top_p": 0.8, "seed": 5}, GREEDY])
+    warmed = gpu_runner(path, TINY)
+    warm_up(warmed, (2, 12), EVERY_SAMPLING)
+    assert_same(run(warmed, plans), run(cpu_runner(path, TINY), plans))
