@@ -44,7 +44,7 @@ class Admin:
         deadline_s = time.monotonic() + _read_timeout(call.scope["query_string"])
         while True:
             try:
-                reply = await self._engine.control("flush_cache")
+                reply = await self._engine.flush_cache()
             except EngineUnavailable as error:
                 raise unavailable(self._engine, str(error)) from error
             if reply.ok:

@@ -153,9 +153,9 @@ def test_draining_refuses_new_and_keeps_open_requests(engine):
     assert stream.finished
 
 
-def test_control_waits_for_its_own_reply(engine, outbox):
+def test_a_flush_waits_for_its_own_reply(engine, outbox):
     async def scenario():
-        asking = asyncio.create_task(engine.control("flush_cache"))
+        asking = asyncio.create_task(engine.flush_cache())
         await asyncio.sleep(0)
         order = outbox.messages[-1]
         assert isinstance(order, Control)
