@@ -105,7 +105,7 @@ class Engine:
         if self.state != "failed":
             self._scheduler.send(Abort(stream.wire_rid))
 
-    async def flush_cache(self, timeout_s: float = 30.0) -> Reply:
+    async def flush_cache(self, timeout_s: float) -> Reply:
         """Has the scheduler drop what is cached; returns its answer. Raises EngineUnavailable, TimeoutError."""
         if self.state not in ("ready", "draining"):
             raise EngineUnavailable(_REFUSALS.get(self.state, self.failure))
