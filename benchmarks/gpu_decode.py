@@ -55,6 +55,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--chunk", type=int, default=8192)
     parser.add_argument("--attention", choices=["auto", "triton", "flashinfer"], default="auto")
     parser.add_argument("--kv-cache-dtype", choices=["auto", "fp8_e4m3", "fp8_e5m2"], default="auto")
+    parser.add_argument("--fused-rows", type=int, help="tokens of a step up to which products are ours")
     parser.add_argument("--no-early-launch", action="store_true", help="without programmatic dependent launch")
     parser.add_argument("--skip", nargs="*", choices=["floor", "decode", "prefill", "profile"], default=[])
     parser.add_argument("--seconds", type=float, default=600.0, help="start no further case after so long")
@@ -105,6 +106,7 @@ def build_runner(name: str, options: argparse.Namespace) -> Built:
             graph_max_tokens=most,
             max_step_tokens=options.chunk + most,
             early_launch=not options.no_early_launch,
+            **({} if options.fused_rows is None else {"fused_rows": options.fused_rows}),
         ),
     )
 
@@ -216,7 +218,11 @@ def copy_bandwidth() -> float:
     """Bytes read and written a second by a large copy."""
     source = torch.randint(0, 100, (1 << 30,), device=GPU, dtype=torch.int32)
     target = torch.empty_like(source)
-    return 2 * source.numel() * 4 / replay_s(lambda: target.copy_(source) and None, repeats=8)
+
+    def copy() -> None:
+        target.copy_(source)
+
+    return 2 * source.numel() * 4 / replay_s(copy, repeats=8)
 
 
 def emit(options: argparse.Namespace, metric: str, value: float, unit: str, **params: str | float | int | None) -> None:
@@ -224,6 +230,8 @@ def emit(options: argparse.Namespace, metric: str, value: float, unit: str, **pa
     params["attention"] = options.attention
     if options.kv_cache_dtype != "auto":
         params["kv_cache_dtype"] = options.kv_cache_dtype
+    if options.fused_rows is not None:
+        params["fused_rows"] = options.fused_rows
     if options.no_early_launch:
         params["early_launch"] = False
     record(options.results, metric, value, unit, **params)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, once: tests, kernels, products, decode steps, prefill. A step that fails or runs out of
 # its time costs only itself.
-#   benchmarks/gpu_session.sh SECONDS OUT [STEP …]      steps: tests attention linear llama small qwen fp8
+#   benchmarks/gpu_session.sh SECONDS OUT [STEP …]      steps: tests llama plain attention linear small qwen fp8
 # Wheels of what the machine lacks are taken from .whl (docs/gpu.md says how to fill it). Results and logs go to OUT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:?how many seconds in all}
 out=${2:?where results go}
 steps=${*:3}
-steps=${steps:-tests llama attention linear small qwen fp8}
+steps=${steps:-tests llama plain attention linear small qwen fp8}
 mkdir -p "$out"
 begun=$SECONDS
 python=${PYTHON:-python3}
@@ -50,7 +50,11 @@ for step in $steps; do
     llama) run llama 220 $decode --shapes llama-3.1-8b --seconds 170 ;;
     attention) run attention 170 $python benchmarks/gpu_attention.py --seconds 150 ;;
     linear) run linear 110 $python benchmarks/gpu_linear.py --seconds 95 ;;
-    small) run small 110 $decode --shapes smollm2-135m --seconds 80 ;;
+    small) run small 110 $decode --shapes smollm2-135m --seconds 80
+      run small 45 $decode --shapes smollm2-135m --batches 32 64 --seconds 30 --fused-rows 64 --skip prefill profile ;;
+    plain) for variant in "--fused-rows 0" "--fused-rows 64" "--no-early-launch"; do
+      run "plain" 70 $decode --shapes llama-3.1-8b --batches 1 8 32 64 --seconds 50 --skip floor prefill profile $variant
+    done ;;
     qwen) run qwen 120 $decode --shapes qwen3-8b --seconds 90 --skip profile ;;
     fp8) run fp8 80 $decode --shapes llama-3.1-8b --batches 64 256 --kv-cache-dtype fp8_e4m3 --seconds 60 --skip prefill ;;
     *) echo "unknown step $step" ;;

@@ -18,6 +18,7 @@ from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
 from corymb.models.layers import attention_spec
+from corymb.models.linear import MakeLinear
 from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
 from corymb.models.model import Model
 from corymb.models.precision import Precision
@@ -123,6 +124,7 @@ def read_blueprint(
     device: torch.device,
     load_format: Literal["auto", "dummy"],
     operations: Operations | None = None,
+    make_linear: MakeLinear | None = None,
 ) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
@@ -133,6 +135,7 @@ def read_blueprint(
             device=device,
             load_format=load_format,
             operations=operations or TorchOperations(),
+            make_linear=make_linear,
         )
         return DecoderBlueprint(folder, config, config.decoder, precision, options)
     if precision.weights == "int8":

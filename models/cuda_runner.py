@@ -121,8 +121,8 @@ class CudaRunner:
         settings = self.parts.sampler.settings
         if not settings.required(plan.rows[index], plan.num_outputs[index]).any():
             return Reported(index)  # the graph's own greedy tokens are right
-        logits = decode.logits
-        chosen = logits[: len(index)] if len(index) == plan.num_rows else logits[self._place(index)]
+        logits = decode.logits(plan.num_rows)
+        chosen = logits if len(index) == plan.num_rows else logits[self._place(index)]
         return self._sample(chosen, plan, index)
 
     def _ragged(self, plan: StepPlan) -> Reported:

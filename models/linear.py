@@ -1,11 +1,12 @@
 """Products with weights."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from corymb.kernels.operations import Activation, Norm
 from corymb.models.cpu_linear import HalfLinear, Int8Linear, PackedLinear, has_half_products, has_packed_products
 from corymb.models.precision import WeightType
 
@@ -15,6 +16,22 @@ class Linear(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x @ weight.T + bias of x [N, inputs]."""
+        ...
+
+
+@runtime_checkable
+class FusedLinear(Linear, Protocol):
+    """A product that can take in what stands around it."""
+
+    def takes(self, num_rows: int) -> bool:
+        """Whether it is faster so, with this many rows."""
+        ...
+
+    def fused(
+        self, x: Tensor, *, norm: Norm | None = None, gate: Activation | None = None, add_to: Tensor | None = None
+    ) -> Tensor:
+        """Returns x @ weight.T + bias of x [N, inputs]: of its norm, if one is given; with a gate, activation(first
+        half) × second half of the outputs; added to `add_to` in place, if that is given."""
         ...
 
 

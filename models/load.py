@@ -16,7 +16,7 @@ from corymb.models.gemma import build_gemma
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
 from corymb.models.inventory import expected_tensors
 from corymb.models.layers import Parts, Storage
-from corymb.models.linear import linear_for
+from corymb.models.linear import MakeLinear, linear_for
 from corymb.models.llama import build_llama
 from corymb.models.precision import DType, Precision, WeightType
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
@@ -44,6 +44,7 @@ class LoadOptions:
     device: torch.device = CPU
     load_format: LoadFormat = "auto"
     operations: Operations = field(default_factory=TorchOperations)
+    make_linear: MakeLinear | None = None  # None: what suits device and types
 
     @property
     def storage(self) -> Storage:
@@ -51,7 +52,7 @@ class LoadOptions:
         names: dict[torch.dtype, WeightType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
         weights = self.weights or names[self.dtype]
         embedding = TORCH_DTYPES[Precision("float32", weights).embedding]
-        return Storage(self.dtype, embedding, linear_for(self.device, self.dtype, weights))
+        return Storage(self.dtype, embedding, self.make_linear or linear_for(self.device, self.dtype, weights))
 
 
 def load_model(
