@@ -8,7 +8,7 @@ from corymb.models.errors import UnsupportedModel
 from corymb.models.linear import PlainLinear, linear_for
 
 FORMATS = {"float32": PackedLinear, "float16": HalfLinear, "int8": Int8Linear}
-TOLERANCE = {"float32": 2e-6, "float16": 5e-4, "int8": 0.03}  # of the largest output
+TOLERANCE = {"float32": 2e-6, "float16": 5e-4, "int8": 0.015}  # of the largest output
 SHAPES = [(960, 576), (576, 1536), (129, 48), (4096, 64)]
 
 
@@ -83,3 +83,16 @@ def test_sixteen_bit_computing_stays_plain() -> None:
     linear = linear_for(torch.device("cpu"), torch.bfloat16, "bfloat16")(weight, bias)
     assert isinstance(linear, PlainLinear)
     assert linear(x.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("levels", [63, 127])
+def test_int8_rounds_weights_alone(monkeypatch: pytest.MonkeyPatch, levels: int) -> None:
+    """Inputs keep 14 bits at least, beside an input a hundred times as large too."""
+    monkeypatch.setattr("corymb.models.cpu_linear.input_levels", lambda: levels)
+    weight, _, x = make((96, 64), 20)
+    weight = (weight / weight.abs().amax(dim=1, keepdim=True) * 127).round()
+    x[:, 7] *= 100
+    out = Int8Linear(weight, None)(x)
+    expected = x.double() @ weight.double().T
+    largest = x.double().abs().amax(dim=1, keepdim=True) * weight.double().abs().sum(dim=1)
+    assert ((out - expected).abs() / largest).max() < 1 / 2**14
