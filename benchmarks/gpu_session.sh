@@ -2,7 +2,7 @@
 # Everything that needs a GPU, once: tests, kernels, products, decode steps, prefill. A step that fails or runs out of
 # its time costs only itself.
 #   benchmarks/gpu_session.sh SECONDS OUT [STEP …]      steps: tests llama plain attention linear
-#                                                     small flashinfer qwen fp8
+#                                                     small flashinfer qwen fp8 sanitize (only if named)
 # Wheels of what the machine lacks are taken from .whl (docs/gpu.md says how to fill it). Results and logs go to OUT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -64,6 +64,12 @@ for step in $steps; do
     done ;;
     qwen) run qwen 120 $decode --shapes qwen3-8b --seconds 90 --attention triton --skip profile ;;
     fp8) run fp8 80 $decode --shapes llama-3.1-8b --batches 64 256 --kv-cache-dtype fp8_e4m3 --seconds 60 --attention triton --skip prefill ;;
+    sanitize) for tool in memcheck racecheck; do
+      # Every allocation on its own, or an access past one would hit its neighbour unseen.
+      run sanitize 240 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+        $python -P -m pytest tests/gpu -q --tb=short -p no:cacheprovider -m "not gpu" \
+        -k "not hopper and not runner and not flashinfer"
+    done ;;
     *) echo "unknown step $step" ;;
   esac
 done
