@@ -23,7 +23,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     priority_scheduling_preemption_threshold: int = 10
     retraction_policy: Literal["length", "priority"] = "length"
     overlap_depth: int = 1  # 0: read each step's result before planning the next
-    in_batch_prefix_threshold: int = 32  # -1 turns the in-batch prefix rule off
+    in_batch_prefix_threshold: int = 32  # tokens worth waiting a step for; -1 turns the in-batch prefix rule off
     random_seed: int = 0
     # Test seams.
     test_retract_interval: int | None = None  # retract one running request every so many steps

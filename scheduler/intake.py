@@ -1,12 +1,13 @@
 """Admission: takes waiting requests into the step, in order, while the budget lasts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from corymb.cache.lease import Lease
 from corymb.scheduler.admission import OUTPUT_CLIP, Ask, Budget, Free, Stop, survives
+from corymb.scheduler.beginnings import Beginnings
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.parts import Piece
 from corymb.scheduler.plan import Int32, Opened
@@ -21,6 +22,16 @@ class Candidate:
     request: Request
     lease: Lease
     width: int
+
+
+@dataclass(slots=True)
+class Round:
+    """One planning pass: what it may still take, what it computes already, and whom it lets in."""
+
+    step: int
+    budget: Budget
+    beginnings: Beginnings
+    candidates: list[Candidate] = field(default_factory=list)
 
 
 def narrower(start: int, width: int, page_size: int) -> int:
@@ -48,28 +59,24 @@ class Intake:
         self._pushing = pushing
         self._force_miss = force_miss
         self._clock = clock
-        self._candidates: list[Candidate] = []
 
-    def admit(self, arranged: Sequence[Request], budget: Budget, *, step: int) -> list[Piece]:
+    def admit(self, arranged: Sequence[Request], now: Round) -> list[Piece]:
         """The first pieces of the requests that got in; they have left the queue."""
-        self._candidates = []
         stop: Stop | None = None
         for request in arranged:
             if not self._ledger.is_settled(request):
                 continue  # retracted a moment ago: its last token is still on the way
-            stop = self._try(request, budget)
-            if stop is Stop.MEMORY and self._pushing is not None:
-                ask = ask_of(request, self._cache.match(request.key, self._limit(request)))
-                if self._pushing.push_for(request, budget.shortfall(ask, self._free()), budget):
-                    stop = self._try(request, budget)
+            stop = self._try(request, now)
+            if stop is Stop.MEMORY and self._push_for(request, now):
+                stop = self._try(request, now)
             if stop is not None:
                 break
-        num_candidates = len(self._candidates)
-        pieces = self._reserve()
+        num_candidates = len(now.candidates)
+        pieces = self._reserve(now.candidates)
         # Whoever got in had its output reserved whole; from the next step on only a share of it is, so it pays to look
         # again then. Where nobody got in, nothing changes before something is released.
         if not pieces and (stop is Stop.MEMORY or num_candidates):
-            self._ledger.full_since = step
+            self._ledger.full_since = now.step
         return pieces
 
     def _limit(self, request: Request) -> int:
@@ -79,64 +86,74 @@ class Intake:
         available = self._cache.available()
         return Free(available.full, available.sliding)
 
-    def _try(self, request: Request, budget: Budget) -> Stop | None:
-        taken = self._ledger.num_seated + len(self._candidates)
-        if taken >= self._ledger.seats:
+    def _push_for(self, request: Request, now: Round) -> bool:
+        if self._pushing is None:
+            return False
+        ask = ask_of(request, self._cache.match(request.key, self._limit(request)))
+        return self._pushing.push_for(request, now.budget.shortfall(ask, self._free()), now.budget)
+
+    def _try(self, request: Request, now: Round) -> Stop | None:
+        if self._ledger.num_seated + len(now.candidates) >= self._ledger.seats:
             return Stop.MEMORY
         lease = self._cache.open(request.key, self._limit(request), priority=request.urgency)
         if lease is None:
             return Stop.MEMORY
-        # Read only now: locking the prefix has taken it out of what can be evicted.
-        free = self._free()
-        ask = ask_of(request, lease.num_cached, self._simulate(request, free.full))
-        verdict = budget.admit(ask, free, alone=taken == 0)
+        verdict = self._judge(request, lease, now)
         if isinstance(verdict, Stop):
             self._cache.close(lease, None)
             return verdict
-        self._candidates.append(Candidate(request, lease, verdict))
+        now.candidates.append(Candidate(request, lease, verdict))
+        now.beginnings.add(request.key)
         return None
 
-    def _simulate(self, request: Request, free: int) -> bool | None:
+    def _judge(self, request: Request, lease: Lease, now: Round) -> int | Stop:
+        if now.beginnings.repeats(request.key, lease.num_cached, self._limit(request)):
+            return Stop.COMPUTE  # from the next step on it is in the tree
+        # Read only now: locking the prefix has taken it out of what can be evicted.
+        free = self._free()
+        ask = ask_of(request, lease.num_cached, self._simulate(request, free.full, now.candidates))
+        return now.budget.admit(ask, free, alone=not self._ledger.num_seated and not now.candidates)
+
+    def _simulate(self, request: Request, free: int, candidates: Sequence[Candidate]) -> bool | None:
         """Where nothing is cached and EOS is ignored, the future is known well enough to play it through."""
         if self._cache.config.enable_prefix_cache or not request.sampling.ignore_eos:
             return None
         rows = self._ledger.rows
         running = self._ledger.running.everyone().rows
-        waiting = [*(each.request for each in self._candidates), request]
+        waiting = [*(each.request for each in candidates), request]
         left = [each.sampling.max_new_tokens - len(each.output_ids) for each in waiting]
         sizes = [len(each.token_ids) for each in waiting]
         left += (rows.max_new[running] - rows.outputs[running]).tolist()
-        occupied = sizes + rows.computed[running].tolist()
-        return survives(free - sum(sizes), left, occupied)
+        return survives(free - sum(sizes), left, sizes + rows.computed[running].tolist())
 
-    def _reserve(self) -> list[Piece]:
+    def _reserve(self, candidates: list[Candidate]) -> list[Piece]:
         """Slots for the candidates; those that do not fit after all, latest first, stay in the queue."""
-        while self._candidates:
-            rows = np.array([each.lease.row for each in self._candidates], np.int32)
-            widths = np.array([each.width for each in self._candidates], np.int32)
+        while candidates:
+            rows = np.array([each.lease.row for each in candidates], np.int32)
+            widths = np.array([each.width for each in candidates], np.int32)
             slots = self._cache.grow(rows, widths)
             if slots is not None:
-                return self._seat(np.split(slots, np.cumsum(widths)[:-1]))
-            self._narrow_or_drop()
+                return self._seat(candidates, np.split(slots, np.cumsum(widths)[:-1]))
+            self._narrow_or_drop(candidates)
         return []
 
-    def _narrow_or_drop(self) -> None:
-        last = self._candidates.pop()
-        if self._candidates or self._ledger.num_seated:
+    def _narrow_or_drop(self, candidates: list[Candidate]) -> None:
+        last = candidates.pop()
+        if candidates or self._ledger.num_seated:
             self._cache.close(last.lease, None)
             return
         # Alone: it will never have more room, so only a shorter chunk can help.
         width = narrower(last.lease.num_cached, last.width, self._cache.config.page_size)
         if width:
-            self._candidates.append(Candidate(last.request, last.lease, width))
+            candidates.append(Candidate(last.request, last.lease, width))
             return
         self._cache.close(last.lease, None)
         self._ledger.give_up(last.request, len(last.request.token_ids))
 
-    def _seat(self, slots: Sequence[Int32]) -> list[Piece]:
+    def _seat(self, candidates: Sequence[Candidate], slots: Sequence[Int32]) -> list[Piece]:
         now_s = self._clock()
         pieces = []
-        for each, own in zip(self._candidates, slots, strict=True):
+        for each, own in zip(candidates, slots, strict=True):
             request, lease = each.request, each.lease
             self._ledger.seat(request, lease, now_s=now_s)
             outputs = np.array(request.output_ids, np.int32)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from corymb.scheduler.admission import NO_LIMIT, OUTPUT_CLIP, Budget, ceil_page
+from corymb.scheduler.beginnings import Beginnings
 from corymb.scheduler.config import SchedulerConfig
-from corymb.scheduler.intake import Intake, narrower
+from corymb.scheduler.intake import Intake, Round, narrower
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.lineup import Arranged, Lineup
 from corymb.scheduler.order import cap_chunk
@@ -49,19 +50,20 @@ class Prefill:
         """The step's pieces, slots reserved. `num_decode`: rows that decode in the same step."""
         if self._ledger.chunk is None and not (may_admit and self._may_try(step)):
             return []
-        budget = self._budget(num_decode)
+        now = Round(step, self._budget(num_decode), self._beginnings())
         arranged: Arranged | None = None
         pieces = []
         if self._ledger.chunk is not None:
             if self._config.schedule_policy == "shortest-prefill-first" and len(self._ledger.queue):
                 arranged = self._arrange()
-            piece = self._continue_chunk(self._ledger.chunk, budget, arranged)
+            piece = self._continue_chunk(self._ledger.chunk, now.budget, arranged)
             if piece is None:
                 return []  # nobody may overtake it to the memory that it waits for
+            now.beginnings.add(piece.request.key)
             pieces.append(piece)
         if may_admit and self._may_try(step):
             arranged = arranged or self._arrange()
-            pieces += self._intake.admit(arranged.requests, budget, step=step)
+            pieces += self._intake.admit(arranged.requests, now)
         return pieces
 
     def part(self, pieces: Sequence[Piece]) -> Part:
@@ -88,6 +90,11 @@ class Prefill:
     def _arrange(self) -> Arranged:
         running = [each.routing_key for each in self._ledger.running]
         return self._lineup.arrange(list(self._ledger.queue), running, self._tally.num_prefill_tokens)
+
+    def _beginnings(self) -> Beginnings:
+        finds = self._ledger.cache.config.enable_prefix_cache and not self._config.test_force_cache_miss
+        least = self._config.in_batch_prefix_threshold if finds else -1
+        return Beginnings(least=least, page_size=self._page)
 
     def _budget(self, num_decode: int) -> Budget:
         chunk = None if self._chunk_size is None else max(self._chunk_size - num_decode, self._page)

@@ -8,6 +8,7 @@ import pytest
 from corymb.cache.config import CacheConfig
 from corymb.cache.key import Key
 from corymb.scheduler import order
+from corymb.scheduler.beginnings import Beginnings
 from corymb.scheduler.branches import dfs_weight
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.validity import validate
@@ -216,3 +217,58 @@ def test_dfs_weight_equals_its_definition(seed):
     matched = [random.randint(0, len(text)) for text in texts]
     # What lies in the tree is closed under prefixes, so equal matched tokens are all there is to know.
     assert dfs_weight(waiting, matched) == list(slow_dfs_weight(waiting, matched))
+
+
+# ── the same beginning twice in one step ──
+
+
+def beginnings(*texts, least=4, page_size=1, salts=None):
+    known = Beginnings(least=least, page_size=page_size)
+    for key in keys(*texts, salts=salts):
+        known.add(key)
+    return known
+
+
+def test_a_beginning_repeats_when_waiting_a_step_would_save_enough():
+    (key,) = keys(b"abcdefgh")
+    assert beginnings(b"abcdxxxx").repeats(key, 0, 7)
+    assert not beginnings(b"abcxxxxx").repeats(key, 0, 7)
+    assert not beginnings(b"abcdxxxx").repeats(key, 1, 7)
+    assert beginnings(b"abcdexxx").repeats(key, 1, 7)
+    assert not beginnings(b"abcdxxxx").repeats(key, 0, 3)
+    assert not beginnings(b"abcdxxxx", least=-1).repeats(key, 0, 7)
+    assert not beginnings(b"abcdxxxx", salts=["x"]).repeats(key, 0, 7)
+
+
+def test_only_whole_pages_can_be_saved():
+    (key,) = keys(b"abcdefghij")
+    assert not beginnings(b"abcdefgx", page_size=8).repeats(key, 0, 9)
+    assert beginnings(b"abcdefgh", page_size=8).repeats(key, 0, 9)
+
+
+def test_beginnings_that_come_later_count_for_lengths_asked_before():
+    (key, other) = keys(b"abcdefgh", b"abcdzzzz")
+    known = beginnings(b"xxxxxxxx")
+    assert not known.repeats(key, 0, 7)
+    known.add(other)
+    assert known.repeats(key, 0, 7)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "lpm"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_copies_of_one_prompt_are_computed_once(policy, depth):
+    prompt = b"forty or more tokens that four answers begin with"
+    bench = Bench(schedule_policy=policy, overlap_depth=depth)
+    bench.send(*(generate(f"r{i}", prompt, max_new=5, seed=i) for i in range(4)))
+    bench.finish()
+    for rid in bench.sent:
+        bench.check_exact(rid)
+    assert bench.scheduler.stats().num_prefill_tokens == len(prompt) + 3
+
+
+def test_nobody_overtakes_a_copy_that_waits_for_its_beginning():
+    prompt = b"forty or more tokens that two answers begin with"
+    bench = Bench(overlap_depth=0, max_running_requests=2)
+    bench.send(generate("a", prompt, max_new=50, ignore_eos=True), generate("b", prompt), generate("c", b"other"))
+    bench.finish()
+    assert bench.order() == ["a", "b", "c"]
