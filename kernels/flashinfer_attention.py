@@ -117,7 +117,7 @@ class FlashInferAttention:
         pools = (cache.keys.unsqueeze(1), cache.values.unsqueeze(1))  # pages of one token
         scales = {} if self._kv_dtype.itemsize > 1 else {"k_scale": cache.key_scale, "v_scale": cache.value_scale}
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        attended: Tensor = wrapper.run(q.contiguous(), pools, out=out, **scales)
+        attended: Tensor = wrapper.run(q, pools, out=out, **scales)
         return attended
 
     def _planned(self) -> RaggedLayout:
@@ -146,7 +146,11 @@ class FlashInferAttention:
         return lengths
 
     def _put(self, array: NDArray[np.int32]) -> Tensor:
-        return torch.from_numpy(array).pin_memory().to(self._workspace.device, non_blocking=True)
+        tensor = torch.from_numpy(array)
+        if self._workspace.is_cuda:
+            # From pageable memory a copy may wait for everything before it.
+            return tensor.pin_memory().to(self._workspace.device, non_blocking=True)
+        return tensor
 
     def _prefill_wrapper(self, wrappers: Wrappers, kind: Kind, lengths: Lengths) -> Any:
         # FA3 takes no 8-bit keys under 16-bit queries.
@@ -180,7 +184,7 @@ class FlashInferAttention:
                 self._workspace,
                 "NHD",
                 use_cuda_graph=True,
-                use_tensor_cores=kind.num_heads // kind.num_kv_heads >= 4,
+                use_tensor_cores=True,  # its other kernels know only some group sizes
                 paged_kv_indptr_buffer=torch.zeros(num_rows + 1, dtype=torch.int32, device=device),
                 paged_kv_indices_buffer=self._slots[kind.window],
                 paged_kv_last_page_len_buffer=torch.ones(num_rows, dtype=torch.int32, device=device),

@@ -1,8 +1,19 @@
 """The tensor functions between a decoder's products: what a back end has to bring besides attention."""
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from torch import Tensor
+
+Activation = Literal["silu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """An RMS norm; weight float32."""
+
+    weight: Tensor
+    eps: float
 
 
 class Operations(Protocol):

@@ -12,7 +12,7 @@ from corymb.kernels.triton_jit import Launch, next_power_of_2
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_plan import TILE_COLUMNS, plan_lanes
 from corymb.kernels.triton_store import store
-from corymb.kernels.triton_tiling import Tiling, choose_tiling, fits_narrow
+from corymb.kernels.triton_tiling import ChooseTiling, Tiling, choose_tiling, fits_narrow
 
 LOG2E = 1.4426950408889634
 MIN_SHARE_KEYS = 128  # a lane reads at least so many keys: shorter parts cost more to merge than they save
@@ -77,6 +77,7 @@ class TritonAttention:
         kv_dtype: torch.dtype,
         launch: Launch,
         deterministic: bool = False,
+        choose: ChooseTiling = choose_tiling,
     ) -> None:
         self._limits = limits
         self._launch = launch
@@ -84,7 +85,13 @@ class TritonAttention:
         self._operations = TritonOperations(launch)
         self._layout: RaggedLayout | None = None
         self._lanes = {
-            Geometry.of(spec): _make_lanes(spec, limits, device=device, kv_bytes=kv_dtype.itemsize, launch=launch)
+            Geometry.of(spec): _make_lanes(
+                spec,
+                limits,
+                {wide: choose(spec, kv_bytes=kv_dtype.itemsize, wide=wide) for wide in (False, True)},
+                device=device,
+                num_sms=launch.num_sms,
+            )
             for spec in specs
         }
 
@@ -195,10 +202,11 @@ class TritonAttention:
         )
 
 
-def _make_lanes(spec: AttentionSpec, limits: Limits, *, device: torch.device, kv_bytes: int, launch: Launch) -> Lanes:
-    tilings = {wide: choose_tiling(spec, kv_bytes=kv_bytes, wide=wide) for wide in (False, True)}
+def _make_lanes(
+    spec: AttentionSpec, limits: Limits, tilings: dict[bool, Tiling], *, device: torch.device, num_sms: int
+) -> Lanes:
     num_lanes = {
-        wide: max(launch.num_sms * tiling.programs_per_sm // spec.num_kv_heads, 1) for wide, tiling in tilings.items()
+        wide: max(num_sms * tiling.programs_per_sm // spec.num_kv_heads, 1) for wide, tiling in tilings.items()
     }
     num_parts = 2 * spec.num_kv_heads
     rows = max(num_lanes[wide] * tilings[wide].block_m for wide in tilings)

@@ -6,6 +6,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from corymb.kernels.operations import Activation, Norm
 from corymb.kernels.triton_activations import gelu_tanh, silu
 from corymb.kernels.triton_jit import Count, Launch, jit, next_power_of_2
 
@@ -36,7 +37,7 @@ def multiply_rows(
     NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, STAGES: tl.constexpr,
     WIDEN: tl.constexpr, EARLY: tl.constexpr, PREFETCH: tl.constexpr,
 ) -> None:
-    """Program n computes outputs [n × BLOCK_N, …) of all rows.
+    """Program (n, m) computes outputs [n × BLOCK_N, …) of rows [m × BLOCK_M, …).
 
     NORM: x is normed first. GATE 1 or 2 (silu, gelu): the weight holds N gates, then N ups. ADD: added to `out`.
     """
@@ -46,7 +47,7 @@ def multiply_rows(
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    row = tl.arange(0, BLOCK_M)
+    row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     real = (row < num_rows)[:, None]
     column = output + tl.arange(0, BLOCK_N)
     inner = tl.arange(0, BLOCK_K)
@@ -110,17 +111,9 @@ class Shape:
     num_stages: int
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """An RMS norm over a product's inputs; weight float32 [K]."""
-
-    weight: Tensor
-    eps: float
-
-
 def choose_shape(num_rows: int, num_outputs: int, num_inputs: int, *, gated: bool) -> Shape:
     """Blocks so narrow that every multiprocessor has one, of 8 to 16 KiB, four of them on their way."""
-    block_n = 16 if num_outputs <= 4096 else 32
+    block_n = 16 if num_outputs <= 4096 and num_rows < MOST_ROWS else 32
     block_k = 256 if num_rows <= 16 else 128
     while num_inputs % block_k:
         block_k //= 2
@@ -139,20 +132,23 @@ def multiply(
     launch: Launch,
     bias: Tensor | None = None,
     norm: Norm | None = None,
-    gate: str | None = None,
+    gate: Activation | None = None,
     add_to: Tensor | None = None,
     shape: Shape | None = None,
+    invariant: bool = False,
 ) -> Tensor:
-    """Returns x @ weight.T of x [M, K] and weight [N, K], M at most MOST_ROWS.
+    """Returns x @ weight.T of x [M, K] and weight [N, K], M at most MOST_ROWS unless `invariant`: then all rows are
+    computed in tiles of one size, whatever M.
 
     With `norm`, x is normed first; with `gate` ("silu", "gelu_tanh") the weight's first half gates its second; with
     `add_to` [M, N] the product is added to it in place, and it is returned.
     """
     num_rows, num_inputs = x.shape
     num_outputs = weight.shape[0] // (2 if gate else 1)
-    shape = shape or choose_shape(num_rows, num_outputs, num_inputs, gated=gate is not None)
+    block_m = MOST_ROWS if invariant else max(16, next_power_of_2(num_rows))
+    shape = shape or choose_shape(block_m, num_outputs, num_inputs, gated=gate is not None)
     out = add_to if add_to is not None else torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
-    multiply_rows[(-(-num_outputs // shape.block_n),)](
+    multiply_rows[(-(-num_outputs // shape.block_n), -(-num_rows // block_m))](
         x,
         weight,
         weight if norm is None else norm.weight,
@@ -164,7 +160,7 @@ def multiply(
         0.0 if norm is None else norm.eps,
         N=num_outputs,
         K=num_inputs,
-        BLOCK_M=max(16, next_power_of_2(num_rows)),
+        BLOCK_M=block_m,
         BLOCK_N=shape.block_n,
         BLOCK_K=shape.block_k,
         NORM=norm is not None,

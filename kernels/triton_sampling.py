@@ -13,7 +13,7 @@ SEARCH_BLOCK = 4096
 
 
 class TritonSampling:
-    """Takes float32 logits [N, V]. Nothing here waits for the device; `greedy` may be captured in a CUDA graph."""
+    """Takes float32 logits [N, V], `greedy` any type. Nothing here waits for the device; `greedy` may be captured."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch

@@ -1,6 +1,7 @@
 """How large the attention kernel's tiles are: a pure function of a layer's shape."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from corymb.kernels.attention import AttentionSpec
 from corymb.kernels.triton_jit import next_power_of_2
@@ -21,6 +22,14 @@ class Tiling:
     def tile_tokens(self, group: int) -> int:
         """New tokens of a tile."""
         return self.block_m // group
+
+
+class ChooseTiling(Protocol):
+    """Decides the variants of a layer's kernel."""
+
+    def __call__(self, spec: AttentionSpec, *, kv_bytes: int, wide: bool) -> Tiling:
+        """See choose_tiling."""
+        ...
 
 
 def choose_tiling(spec: AttentionSpec, *, kv_bytes: int, wide: bool) -> Tiling:

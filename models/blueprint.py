@@ -1,6 +1,5 @@
 """What is known of a model before its weights are read, and how to load it."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,14 @@ from corymb.kernels.torch_operations import TorchOperations
 from corymb.models.architectures import read_config
 from corymb.models.builtin import HashModel, NoAttention, TapeModel, UniformModel
 from corymb.models.config import DecoderConfig, ModelConfig
+from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
-from corymb.models.inventory import expected_tensors
 from corymb.models.layers import attention_spec
-from corymb.models.load import LoadOptions, load_model
+from corymb.models.linear import MakeLinear
+from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
 from corymb.models.model import Model
+from corymb.models.precision import Precision
 
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
@@ -86,6 +87,7 @@ class DecoderBlueprint:
     folder: Path
     config: ModelConfig
     decoder: DecoderConfig
+    precision: Precision
     options: LoadOptions
 
     @property
@@ -96,8 +98,7 @@ class DecoderBlueprint:
     @property
     def weights_bytes(self) -> int:
         """See Blueprint."""
-        num_weights = sum(math.prod(shape) for shape in expected_tensors(self.decoder).values())
-        return num_weights * self.options.dtype.itemsize
+        return self.precision.weights_bytes(self.decoder, "cuda" if self.options.device.type == "cuda" else "cpu")
 
     def load(self, on_progress: OnProgress) -> Model:
         """See Blueprint."""
@@ -119,18 +120,26 @@ class DecoderBlueprint:
 def read_blueprint(
     folder: Path,
     *,
-    dtype: torch.dtype,
+    precision: Precision,
     device: torch.device,
     load_format: Literal["auto", "dummy"],
     operations: Operations | None = None,
+    make_linear: MakeLinear | None = None,
 ) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
     if config.decoder is not None:
         options = LoadOptions(
-            dtype=dtype, device=device, load_format=load_format, operations=operations or TorchOperations()
+            dtype=TORCH_DTYPES[precision.compute],
+            weights=precision.weights,
+            device=device,
+            load_format=load_format,
+            operations=operations or TorchOperations(),
+            make_linear=make_linear,
         )
-        return DecoderBlueprint(folder, config, config.decoder, options)
+        return DecoderBlueprint(folder, config, config.decoder, precision, options)
+    if precision.weights == "int8":
+        raise UnsupportedModel(f"{config.architecture} has no weights to quantize; leave --quantization out.")
     fields = Fields.read(folder / "config.json")
     window = fields.whole("sliding_window") if fields.has("sliding_window") else None
     return BuiltinBlueprint(config, window if config.architecture == "CorymbHash" else None)

@@ -19,15 +19,17 @@ from corymb.models.config import ModelConfig
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
+from corymb.models.load import TORCH_DTYPES
 from corymb.models.memory import host_memory
 from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate, token_bytes
+from corymb.models.precision import Precision, resolve_precision
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
 from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
-from corymb.models.warm_up import warm_up
+from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
 
 if TYPE_CHECKING:
@@ -79,33 +81,40 @@ class Built:
 
 def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress = lambda *_: None) -> Built:
     """Builds a runner that is ready for plans. Raises ModelError, before any weights are read where that can be."""
-    if options.quantization is not None:
-        raise UnsupportedModel(f"--quantization {options.quantization} is not supported; leave it out.")
-    device = _device(options)
-    dtype = _dtype(options, device)
-    pool_dtype = _pool_dtype(options, device, dtype)
-    gpu = _gpu(options, device)
+    gpu = _gpu(options)
+    device = gpu.device.device if gpu else torch.device("cpu")
+    precision = _precision(options, gpu)
+    dtype = TORCH_DTYPES[precision.compute]
+    pool_dtype = _pool_dtype(options, gpu, dtype)
     blueprint = read_blueprint(
         options.folder,
-        dtype=dtype,
+        precision=precision,
         device=device,
         load_format=options.load_format,
         operations=gpu.operations() if gpu else None,
+        make_linear=gpu.make_linear(dtype) if gpu else None,
     )
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
-    with _stage(on_stage, "weights", f"{blueprint.config.architecture}, {gib(blueprint.weights_bytes)} {_name(dtype)}"):
+    with _stage(
+        on_stage, "weights", f"{blueprint.config.architecture}, {gib(blueprint.weights_bytes)}, {precision.name}"
+    ):
         model = blueprint.load(on_progress)
     runner: Runner
     if gpu:
-        with _stage(on_stage, "pools and graphs", f"{_pools_detail(sizes)}; {gpu.detail}"):
-            runner = gpu.runner(model, cache_config, dtype, pool_dtype, eos_ids=blueprint.config.eos_ids)
+        with _stage(on_stage, "pools", f"{_pools_detail(sizes)} in {_name(pool_dtype)}"):
+            parts = gpu.parts(model, cache_config, dtype, pool_dtype, eos_ids=blueprint.config.eos_ids)
+        with _stage(on_stage, "graphs", gpu.detail):
+            runner = gpu.capture(parts, cache_config)
     else:
         with _stage(on_stage, "pools", _pools_detail(sizes)):
             runner = CpuRunner(_execution(model, blueprint, cache_config, dtype=dtype, place=Place(device)))
-    with _stage(on_stage, "warm-up", "two steps"):
-        warm_up(runner)
+    with _stage(on_stage, "warm-up", "every kernel once" if gpu else "two steps"):
+        if gpu:
+            warm_up(runner, [width for width in EVERY_WIDTH if width < context_length], EVERY_SAMPLING)
+        else:
+            warm_up(runner)
     return Built(
         runner=runner,
         cache_config=cache_config,
@@ -115,42 +124,41 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         max_total_num_tokens=sizes.num_full_tokens,
         weights_bytes=blueprint.weights_bytes,
         pools_bytes=sizes.size_bytes,
-        device=device.type,
-        dtype=_name(dtype),
+        device="cuda" if gpu else "cpu",
+        dtype=precision.weights,
     )
 
 
-def _device(options: RunnerOptions) -> torch.device:
-    has_gpu = torch.cuda.is_available()
-    if options.device == "cuda" and not has_gpu:
-        raise UnsupportedModel("--device cuda finds no GPU: torch sees none; use --device cpu.")
-    # Models made for tests have nothing to compute.
-    on_host = options.device == "cpu" or read_config(options.folder).decoder is None
-    return torch.device("cuda" if has_gpu and not on_host else "cpu")
-
-
-def _dtype(options: RunnerOptions, device: torch.device) -> torch.dtype:
-    """On a CPU, float32 is both the fastest and the most exact unless the operator knows better."""
-    dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-    return dtypes.get(options.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)
-
-
-def _pool_dtype(options: RunnerOptions, device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    if options.kv_cache_dtype == "auto":
-        return dtype
-    if device.type != "cuda":
-        raise UnsupportedModel(f"--kv-cache-dtype {options.kv_cache_dtype} needs a GPU; use auto.")
-    return {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[options.kv_cache_dtype]
-
-
-def _gpu(options: RunnerOptions, device: torch.device) -> "CudaParts | None":
-    if device.type != "cuda":
+def _gpu(options: RunnerOptions) -> "CudaParts | None":
+    """What a GPU's runner is made of; None for a CPU's."""
+    if options.device == "cpu":
         return None
+    if options.device == "auto" and (not torch.cuda.is_available() or read_config(options.folder).decoder is None):
+        return None  # models made for tests have next to nothing to compute
     if importlib.util.find_spec("triton") is None:
         raise UnsupportedModel("A GPU needs Triton; install corymb[gpu], or use --device cpu.")
     # By name: the packages that this module needs are there only with the `gpu` extra.
     parts: CudaParts = importlib.import_module("corymb.models.cuda_build").make_parts(options.cuda)
     return parts
+
+
+def _precision(options: RunnerOptions, gpu: "CudaParts | None") -> Precision:
+    return resolve_precision(
+        options.dtype,
+        options.quantization,
+        device="cuda" if gpu else "cpu",
+        saved=read_config(options.folder).dtype,
+    )
+
+
+def _pool_dtype(options: RunnerOptions, gpu: "CudaParts | None", dtype: torch.dtype) -> torch.dtype:
+    if options.kv_cache_dtype == "auto":
+        return dtype
+    if gpu is None:
+        raise UnsupportedModel(f"--kv-cache-dtype {options.kv_cache_dtype} needs a GPU; use auto.")
+    if read_config(options.folder).decoder is None:
+        raise UnsupportedModel(f"{options.kv_cache_dtype} cannot hold the exact numbers of this model; use auto.")
+    return {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[options.kv_cache_dtype]
 
 
 def _name(dtype: torch.dtype) -> str:

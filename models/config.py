@@ -1,7 +1,7 @@
 """What a model is, read from the JSON files of its folder. Imports no torch: every process may ask."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from corymb.models.rope_config import Rope
 
@@ -27,7 +27,7 @@ class DecoderConfig:
     num_kv_heads: int
     head_dim: int
     norm_eps: float
-    activation: str  # "silu" or "gelu_tanh"
+    activation: Literal["silu", "gelu_tanh"]
     attention_scale: float
     tied: bool  # the head is the embedding
     layers: tuple[LayerConfig, ...]

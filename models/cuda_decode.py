@@ -11,7 +11,7 @@ from corymb.kernels.attention import Attention, GraphAttention, KVLayer
 from corymb.kernels.sampling import Choice, Sampling
 from corymb.kernels.triton_jit import Launch
 from corymb.models.cuda_staging import Shape, Staged, Staging, Wide, layout_of
-from corymb.models.model import Batch, Model
+from corymb.models.model import Batch, Model, ScoringModel
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
 from corymb.scheduler.plan import StepPlan
@@ -41,13 +41,14 @@ class Decode:
         self._staged = staging.staged(self._shape)
         self._wide = staging.wide(self._shape)
         self._batch: Batch | None = None
-        self._logits: Tensor | None = None
+        assert isinstance(parts.model, ScoringModel), "graphs leave scores for whoever samples"
+        self._model = parts.model
+        self._scores: Tensor | None = None
 
-    @property
-    def logits(self) -> Tensor:
-        """Float32 [tier, V] of the last replay."""
-        assert self._logits is not None, "the tier was never captured"
-        return self._logits
+    def logits(self, num_rows: int) -> Tensor:
+        """Float32 [num_rows, V] of the last replay."""
+        assert self._scores is not None, "the tier was never captured"
+        return self._model.finish(self._scores[:num_rows])
 
     def plan(self, plan: StepPlan) -> None:
         """Queues what the graph needs before its replay."""
@@ -66,8 +67,8 @@ class Decode:
         """See cuda_graphs.Step."""
         assert self._batch is not None, "plan comes before run"
         begin(self._parts, self._staged, self._wide)
-        self._logits = self._parts.model.logits(self._parts.model.forward(self._batch))
-        choice = self._parts.sampling.greedy(self._logits)
+        self._scores = self._model.head(self._parts.model.forward(self._batch))
+        choice = self._parts.sampling.greedy(self._scores)
         end(self._parts, choice, self._staged.target_rows, self._reported)
 
 

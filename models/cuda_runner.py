@@ -74,7 +74,7 @@ class CudaRunner:
 
     def __init__(self, parts: Parts, device: Device, *, max_tokens: int, graph_tiers: Sequence[int]) -> None:
         """Captures the graphs of `graph_tiers`; `max_tokens` bounds a step."""
-        self._parts = parts
+        self.parts = parts
         self._device = device
         self._place = Place(device.device)
         most_rows = max([len(parts.rows.last_sampled), *graph_tiers])
@@ -92,9 +92,9 @@ class CudaRunner:
         """Queues one step behind those launched before."""
         begun, done = self._device.mark(), self._device.mark()
         begun.record()
-        self._parts.rows.apply(plan)
+        self.parts.rows.apply(plan)
         for opened in plan.opened:
-            self._parts.sampler.open(opened)
+            self.parts.sampler.open(opened)
         tier = self._tier(plan)
         reported = (self._ragged(plan) if tier is None else self._decode(plan, tier)).on_host()
         results = self._results[self._turn]
@@ -118,15 +118,15 @@ class CudaRunner:
         decode.plan(plan)
         self._graphs.replay(tier)
         index = np.flatnonzero(plan.samples)
-        settings = self._parts.sampler.settings
+        settings = self.parts.sampler.settings
         if not settings.required(plan.rows[index], plan.num_outputs[index]).any():
             return Reported(index)  # the graph's own greedy tokens are right
-        logits = decode.logits
-        chosen = logits[: len(index)] if len(index) == plan.num_rows else logits[self._place(index)]
+        logits = decode.logits(plan.num_rows)
+        chosen = logits if len(index) == plan.num_rows else logits[self._place(index)]
         return self._sample(chosen, plan, index)
 
     def _ragged(self, plan: StepPlan) -> Reported:
-        parts, shape = self._parts, Shape(plan.num_rows, plan.num_tokens)
+        parts, shape = self.parts, Shape(plan.num_rows, plan.num_tokens)
         self._staging.put(plan, shape)
         staged, wide = self._staging.staged(shape), self._staging.wide(shape)
         rows = parts.rows
@@ -147,7 +147,7 @@ class CudaRunner:
 
     def _sample(self, logits: Tensor, plan: StepPlan, index: Index) -> Reported:
         """Chooses the tokens of the plan's rows at `index` [N] from their logits [N, V]."""
-        parts, rows = self._parts, plan.rows[index]
+        parts, rows = self.parts, plan.rows[index]
         wanted = np.flatnonzero(parts.sampler.settings.needs[rows] & Needs.LOGPROBS)
         # Before choosing: it changes the logits.
         logprobs = log_probabilities(logits[self._place(wanted)]) if len(wanted) else None

@@ -18,8 +18,9 @@ from corymb.models.rope_config import Rope
 class Layer(Protocol):
     """One layer of a decoder."""
 
-    def __call__(self, delta: Tensor, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
-        """Adds delta, the previous layer's part, to residual in place and returns this layer's part."""
+    def __call__(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor | None:
+        """Adds delta, the previous layer's part, to residual in place and returns this layer's part; None for a part
+        that is in the residual already."""
         ...
 
 
@@ -34,11 +35,12 @@ class Decoder:
         self._specs = tuple(attention_spec(decoder, layer) for layer in decoder.layers)
         self._layers = layers
         embedding = parts.weights.take(EMBEDDING)
+        self._dtype = parts.storage.compute
+        self._embedding = embedding.to(parts.storage.embedding)
         self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"), offset=norm_offset)
-        self._head = parts.make_linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
-        self._embedding = embedding
+        self._head = parts.storage.make_linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
         # Rounded as the checkpoint's training did: in bfloat16, √3072 = 55.43 becomes 55.5.
-        self._embedding_scale = torch.tensor(embedding_scale, dtype=embedding.dtype).item()
+        self._embedding_scale = torch.tensor(embedding_scale, dtype=self._dtype).item()
         self._soft_cap = decoder.logit_soft_cap
         self._ropes = [layer.rope for layer in decoder.layers]
         self._tables = {
@@ -55,10 +57,10 @@ class Decoder:
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
         """Returns the last hidden states [T, hidden_size], before the head."""
-        delta = F.embedding(batch.token_ids, self._embedding)
+        delta: Tensor | None = None
+        residual = F.embedding(batch.token_ids, self._embedding).to(self._dtype)
         if self._embedding_scale != 1.0:
-            delta.mul_(self._embedding_scale)
-        residual = torch.zeros_like(delta)
+            residual.mul_(self._embedding_scale)
         turns: dict[Rope | None, Tensor] = {
             rope: table.index_select(0, batch.positions) for rope, table in self._tables.items()
         }
@@ -69,7 +71,17 @@ class Decoder:
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns float32 [N, vocab_size] of hidden states [N, hidden_size]."""
-        logits = self._head(hidden).float()
+        return self.finish(self.head(hidden))
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        """Returns [N, vocab_size] in the model's own type: the logits before `finish`, in the same order."""
+        return self._head(hidden)
+
+    @torch.inference_mode()
+    def finish(self, scores: Tensor) -> Tensor:
+        """Returns the logits, float32, of what `head` gave; may change that."""
+        logits = scores.float()
         if self._soft_cap is None:
             return logits
         return logits.div_(self._soft_cap).tanh_().mul_(self._soft_cap)

@@ -21,7 +21,7 @@ class GemmaLayer:
         self._before_mlp = parts.norm(f"{name}.pre_feedforward_layernorm", offset=NORM_OFFSET)
         self._after_mlp = parts.norm(f"{name}.post_feedforward_layernorm", offset=NORM_OFFSET)
 
-    def __call__(self, delta: Tensor, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+    def __call__(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """See decoder.Layer."""
         attended = self._attention(self._before_attention.after_add(delta, residual), batch, turns)
         mlp_input = self._before_mlp.after_add(self._after_attention(attended), residual)

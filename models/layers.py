@@ -5,12 +5,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
-from corymb.kernels.operations import Operations
+from corymb.kernels.attention import Attention, AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
+from corymb.kernels.operations import Norm, Operations
 from corymb.models.config import DecoderConfig, LayerConfig
-from corymb.models.linear import Linear, MakeLinear
+from corymb.models.linear import FusedLinear, Linear, MakeLinear
 from corymb.models.model import Batch
 from corymb.models.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How a model's weights are kept."""
+
+    compute: torch.dtype  # of hidden states
+    embedding: torch.dtype
+    make_linear: MakeLinear
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +29,12 @@ class Parts:
     decoder: DecoderConfig
     weights: Weights
     operations: Operations
-    make_linear: MakeLinear
+    storage: Storage
 
     def linear(self, *names: str, bias: bool) -> Linear:
         """One product for the weights of these names, their outputs one after another."""
         weight = self._joined([f"{name}.weight" for name in names])
-        return self.make_linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
+        return self.storage.make_linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
 
     def norm(self, name: str, *, offset: float = 0.0) -> "RMSNorm":
         """A norm. Some checkpoints store the distance of its weight from an offset."""
@@ -41,17 +50,18 @@ class RMSNorm:
     """Divides by the root of the mean square, then weighs."""
 
     def __init__(self, weight: Tensor, eps: float, operations: Operations) -> None:
-        self.weight = weight
-        self.eps = eps
+        self.norm = Norm(weight, eps)
         self._operations = operations
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the norm of x."""
-        return self._operations.rms_norm(x, self.weight, self.eps)
+        return self._operations.rms_norm(x, self.norm.weight, self.norm.eps)
 
-    def after_add(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Adds x to residual in place and returns the norm of the sum."""
-        return self._operations.add_rms_norm(x, residual, self.weight, self.eps)
+    def after_add(self, x: Tensor | None, residual: Tensor) -> Tensor:
+        """Adds x, if there is any, to residual in place and returns the norm of the sum."""
+        if x is None:
+            return self(residual)
+        return self._operations.add_rms_norm(x, residual, self.norm.weight, self.norm.eps)
 
 
 class MLP:
@@ -62,11 +72,22 @@ class MLP:
         self._gate_up = parts.linear(f"{name}.gate_proj", f"{name}.up_proj", bias=bias)
         self._down = parts.linear(f"{name}.down_proj", bias=bias)
         activations = {"silu": parts.operations.silu_mul, "gelu_tanh": parts.operations.gelu_tanh_mul}
-        self._activate = activations[parts.decoder.activation]
+        self._activation = parts.decoder.activation
+        self._activate = activations[self._activation]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns [T, hidden_size] of [T, hidden_size]."""
         return self._down(self._activate(self._gate_up(x)))
+
+    def fuses(self, num_rows: int) -> bool:
+        """Whether `add_to` is the faster way for so many rows."""
+        return all(isinstance(one, FusedLinear) and one.takes(num_rows) for one in (self._gate_up, self._down))
+
+    def add_to(self, residual: Tensor, norm: Norm) -> None:
+        """Adds the MLP of the residual's norm to it, in two launches."""
+        assert isinstance(self._gate_up, FusedLinear), "not fused"
+        assert isinstance(self._down, FusedLinear), "not fused"
+        self._down.fused(self._gate_up.fused(residual, norm=norm, gate=self._activation), add_to=residual)
 
 
 class SelfAttention:
@@ -85,7 +106,7 @@ class SelfAttention:
         self._key_norm = parts.norm(f"{name}.k_norm", offset=norm_offset) if normed else None
         self._norms: HeadNorms | None = None
         if self._query_norm is not None and self._key_norm is not None:
-            self._norms = HeadNorms(self._query_norm.weight, self._key_norm.weight, decoder.norm_eps)
+            self._norms = HeadNorms(self._query_norm.norm.weight, self._key_norm.norm.weight, decoder.norm_eps)
 
     def __call__(self, x: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """Returns [T, hidden_size] of [T, hidden_size]. `turns`: see Operations.rope; None for no positions."""
@@ -101,6 +122,23 @@ class SelfAttention:
         queries, keys = torch.split(turned, [spec.num_heads, spec.num_kv_heads], dim=1)
         attended = batch.attention.run(queries, keys, heads[:, num_turned:], spec, cache)
         return self._output(attended.reshape(len(x), spec.num_heads * spec.head_dim))
+
+    def fuses(self, num_rows: int, attention: Attention) -> bool:
+        """Whether `add_to` is the faster way for so many rows."""
+        products = (self._qkv, self._output)
+        fused = all(isinstance(one, FusedLinear) and one.takes(num_rows) for one in products)
+        return fused and isinstance(attention, JoinedAttention)
+
+    def add_to(self, residual: Tensor, norm: Norm, batch: Batch, turns: Tensor | None) -> None:
+        """Adds attention of the residual's norm to it, in four launches."""
+        assert isinstance(self._qkv, FusedLinear), "not fused"
+        assert isinstance(self._output, FusedLinear), "not fused"
+        assert isinstance(batch.attention, JoinedAttention), "not fused"
+        spec, num_tokens = self._spec, len(residual)
+        heads = self._qkv.fused(residual, norm=norm).view(num_tokens, -1, spec.head_dim)
+        changes = HeadChanges(turns, self._norms)
+        attended = batch.attention.run_joined(heads, changes, spec, batch.kv[self._index])
+        self._output.fused(attended.view(num_tokens, -1), add_to=residual)
 
     def _normed(self, heads: Tensor) -> Tensor:
         if self._query_norm is None or self._key_norm is None:

@@ -1,10 +1,14 @@
 """Products with weights."""
 
-from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+
+from corymb.kernels.operations import Activation, Norm
+from corymb.models.cpu_linear import HalfLinear, Int8Linear, PackedLinear, has_half_products, has_packed_products
+from corymb.models.precision import WeightType
 
 
 class Linear(Protocol):
@@ -15,7 +19,28 @@ class Linear(Protocol):
         ...
 
 
-MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # weight [outputs, inputs], bias [outputs]
+@runtime_checkable
+class FusedLinear(Linear, Protocol):
+    """A product that can take in what stands around it."""
+
+    def takes(self, num_rows: int) -> bool:
+        """Whether it is faster so, with this many rows."""
+        ...
+
+    def fused(
+        self, x: Tensor, *, norm: Norm | None = None, gate: Activation | None = None, add_to: Tensor | None = None
+    ) -> Tensor:
+        """Returns x @ weight.T + bias of x [N, inputs]: of its norm, if one is given; with a gate, activation(first
+        half) × second half of the outputs; added to `add_to` in place, if that is given."""
+        ...
+
+
+class MakeLinear(Protocol):
+    """Makes products out of weights [outputs, inputs] and biases [outputs], of any type."""
+
+    def __call__(self, weight: Tensor, bias: Tensor | None, /) -> Linear:
+        """Keeps what it is given, or a copy in a layout of its own."""
+        ...
 
 
 class PlainLinear:
@@ -28,3 +53,23 @@ class PlainLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """See Linear."""
         return F.linear(x, self._weight, self._bias)
+
+
+def linear_for(device: torch.device, compute: torch.dtype, weights: WeightType) -> MakeLinear:
+    """How products are made on a device with weights of a type. On a CPU, float32 sums give a row the same bits
+    whatever rows are beside it."""
+    if device.type != "cpu" or compute != torch.float32:
+        return lambda weight, bias: PlainLinear(weight.to(compute), None if bias is None else bias.to(compute))
+    if weights == "int8":
+        return Int8Linear
+    if weights == "float16" and has_half_products():
+        return HalfLinear
+    if weights == "float16":
+        return lambda weight, bias: _exact()(weight.half(), bias)
+    return _exact()
+
+
+def _exact() -> MakeLinear:
+    if has_packed_products():
+        return PackedLinear
+    return lambda weight, bias: PlainLinear(weight.float(), None if bias is None else bias.float())

@@ -17,8 +17,13 @@ class LlamaLayer:
         self._attention_norm = parts.norm(f"{name}.input_layernorm")
         self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm")
 
-    def __call__(self, delta: Tensor, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+    def __call__(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor | None:
         """See decoder.Layer."""
+        num_tokens = len(residual)
+        if delta is None and self._attention.fuses(num_tokens, batch.attention) and self._mlp.fuses(num_tokens):
+            self._attention.add_to(residual, self._attention_norm.norm, batch, turns)
+            self._mlp.add_to(residual, self._mlp_norm.norm)
+            return None
         attended = self._attention(self._attention_norm.after_add(delta, residual), batch, turns)
         return self._mlp(self._mlp_norm.after_add(attended, residual))
 

@@ -1,6 +1,7 @@
 """Reads the configurations of Llama and the models that follow it."""
 
 import dataclasses
+from typing import Literal
 
 from corymb.models.config import DecoderConfig, LayerConfig
 from corymb.models.errors import BrokenModel, UnsupportedModel
@@ -71,8 +72,9 @@ def sliding_layers(fields: Fields, num_layers: int, default: list[bool]) -> list
     return [kind == "sliding_attention" for kind in types]
 
 
-def activation(fields: Fields, name: str, default: str) -> str:
+def activation(fields: Fields, name: str, default: str) -> Literal["silu", "gelu_tanh"]:
     """The name of the MLP's activation, as kernels call it."""
+    known: dict[str, Literal["silu", "gelu_tanh"]]
     known = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_tanh": "gelu_tanh"}
     value = fields.text(name, default)
     if value not in known:

@@ -15,14 +15,20 @@ from corymb.models.errors import UnsupportedModel
 from corymb.models.gemma import build_gemma
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
 from corymb.models.inventory import expected_tensors
-from corymb.models.layers import Parts
-from corymb.models.linear import MakeLinear, PlainLinear
+from corymb.models.layers import Parts, Storage
+from corymb.models.linear import MakeLinear, linear_for
 from corymb.models.llama import build_llama
+from corymb.models.precision import DType, Precision, WeightType
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
 
 __all__ = ["LoadFormat", "load_model", "weights_size_bytes"]
 
 CPU = torch.device("cpu")
+TORCH_DTYPES: dict[DType, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 
@@ -33,11 +39,20 @@ FAMILIES: dict[str, Callable[[Parts], Decoder]] = {"llama": build_llama, "gemma"
 class LoadOptions:
     """How a model's tensors come and in what form they are kept."""
 
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype = torch.float32  # of what is computed
+    weights: WeightType | None = None  # None: as `dtype`
     device: torch.device = CPU
     load_format: LoadFormat = "auto"
     operations: Operations = field(default_factory=TorchOperations)
-    make_linear: MakeLinear = PlainLinear
+    make_linear: MakeLinear | None = None  # None: what suits device and types
+
+    @property
+    def storage(self) -> Storage:
+        """How weights are kept."""
+        names: dict[torch.dtype, WeightType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+        weights = self.weights or names[self.dtype]
+        embedding = TORCH_DTYPES[Precision("float32", weights).embedding]
+        return Storage(self.dtype, embedding, self.make_linear or linear_for(self.device, self.dtype, weights))
 
 
 def load_model(
@@ -54,9 +69,9 @@ def load_model(
         return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
     stored = read_headers(folder)
     check_tensors(stored, expected_tensors(decoder), folder)
-    with CheckpointWeights(stored, options.dtype, options.device, on_progress) as weights:
+    with CheckpointWeights(stored, options.device, on_progress) as weights:
         return _build(decoder, weights, options)
 
 
 def _build(decoder: DecoderConfig, weights: Weights, options: LoadOptions) -> Decoder:
-    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.make_linear))
+    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.storage))

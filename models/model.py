@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -28,6 +28,19 @@ class Batch:
     attention: Attention
     kv: Sequence[KVLayer]  # in the order of `Model.attention_specs`
     prompts: Prompts  # for models that look beyond their caches (the test model `tape`)
+
+
+@runtime_checkable
+class ScoringModel(Protocol):
+    """A model whose logits come in two steps, so that a greedy choice may do without the second."""
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Returns [N, vocab_size] of hidden states [N, hidden_size], in the order of the logits."""
+        ...
+
+    def finish(self, scores: Tensor) -> Tensor:
+        """Returns the logits, float32, of what `head` gave; may change that."""
+        ...
 
 
 class Model(Protocol):

@@ -17,7 +17,7 @@ def _config(architecture: str) -> dict[str, Any]:
         "vocab_size": VOCAB_SIZE,
         "bos_token_id": 256,
         "eos_token_id": list(EOS_IDS),
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": 1 << 17,
     }
 
 

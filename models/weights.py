@@ -16,7 +16,7 @@ Progress = Callable[[int], None]  # bytes read since the last call
 
 
 class Weights(Protocol):
-    """Gives each tensor once, by name, in the model's type and on its device."""
+    """Gives each tensor once, by name, on the model's device and in the type it has."""
 
     def take(self, name: str) -> Tensor:
         """The tensor of that name."""
@@ -26,9 +26,8 @@ class Weights(Protocol):
 class CheckpointWeights:
     """Reads tensors from safetensors files. Owns the open files: use it as a context manager."""
 
-    def __init__(self, stored: Stored, dtype: torch.dtype, device: torch.device, on_progress: Progress) -> None:
+    def __init__(self, stored: Stored, device: torch.device, on_progress: Progress) -> None:
         self._stored = stored
-        self._dtype = dtype
         self._device = device
         self._on_progress = on_progress
         self._files: dict[Path, safe_open] = {}
@@ -47,7 +46,7 @@ class CheckpointWeights:
             self._files[stored.file] = self._stack.enter_context(safe_open(stored.file, framework="pt"))
         tensor: Tensor = self._files[stored.file].get_tensor(stored.stored_name)  # type: ignore[no-untyped-call]
         # A copy even where nothing changes: a view would tie the model to the file on disk.
-        tensor = tensor.to(device=self._device, dtype=self._dtype, copy=True)
+        tensor = tensor.to(device=self._device, copy=True)
         self._on_progress(stored.size_bytes)
         return tensor
 

@@ -84,22 +84,25 @@ class Room:
         """The limit for one prompt. `default` None fills the context. Raises context_length_exceeded."""
         left = self.context_length - num_prompt
         if left < 0 or (left == 0 and asked != 0):
-            raise self._too_long(f"your prompt has {num_prompt} tokens", "prompt")
+            raise too_long(self.context_length, f"your prompt has {num_prompt} tokens", "prompt")
         if asked is None:
             return left if default is None else min(default, left)
         if asked <= left or self.clamp:
             return min(asked, left)
         wanted = f"you asked for {num_prompt + asked} tokens ({num_prompt} in the prompt, {asked} in `{param}`)"
-        raise self._too_long(wanted, param)
+        raise too_long(self.context_length, wanted, param)
 
     def too_many_chars(self, num_chars: int) -> ApiError:
         """For a text that cannot fit, whatever its tokens are."""
-        return self._too_long(f"your prompt has {num_chars} characters, which cannot fit", "prompt")
+        what = f"your prompt has {num_chars} characters, which cannot fit"
+        return too_long(self.context_length, what, "prompt")
 
-    def _too_long(self, what: str, param: str) -> ApiError:
-        limit = f"This model's maximum context length is {self.context_length} tokens"
-        message = f"{limit}, but {what}. Shorten the prompt or ask for fewer tokens."
-        return ApiError("context_length_exceeded", message, param=param)
+
+def too_long(context_length: int, what: str, param: str) -> ApiError:
+    """The one sentence for it: agents look for its beginning."""
+    limit = f"This model's maximum context length is {context_length} tokens"
+    message = f"{limit}, but {what}. Shorten the prompt or ask for fewer tokens."
+    return ApiError("context_length_exceeded", message, param=param)
 
 
 def check_choices(num_prompts: int, n: int, limit: int) -> None:

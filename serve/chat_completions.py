@@ -8,6 +8,7 @@ from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chat_answer import ChatAnswer
 from corymb.serve.conversation import Conversation, conversation_fields
+from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
 from corymb.serve.parts import Parts
@@ -23,11 +24,12 @@ from corymb.serve.sampling_fields import (
     structure_fields,
     text_options,
 )
+from corymb.serve.settings import HttpSettings
 from corymb.serve.stream_usage import StreamUsage, read_stream_options
 from corymb.serve.usage import Usage
 
 
-def chat_fields(vocab_size: int) -> dict[str, Field]:
+def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
     """Every field of a chat completion that we know."""
     own = [
         string("model", 256),
@@ -62,7 +64,7 @@ def chat_fields(vocab_size: int) -> dict[str, Field]:
         ignored("safety_identifier", "not used"),
         ignored("service_tier", "there is one"),
     ]
-    shared = (sampling_fields(vocab_size), request_fields(), structure_fields())
+    shared = (sampling_fields(info.vocab_size), request_fields(settings), structure_fields())
     return table(own, others, conversation_fields(), *shared)
 
 
@@ -84,7 +86,7 @@ class ChatCompletions:
     def __init__(self, parts: Parts) -> None:
         info, settings = parts.engine.info, parts.settings
         self._parts = parts
-        self._fields = chat_fields(info.vocab_size)
+        self._fields = chat_fields(info, settings)
         self._room = Room(info.context_length, settings.clamp_max_tokens)
         self._conversation = Conversation(parts.chat_template, PromptEncoder(parts.tokenizer, self._room))
 
@@ -114,9 +116,7 @@ class ChatCompletions:
         return Ask(
             rid=values.get("rid") or new_rid("chatcmpl"),
             token_ids=rendered.token_ids,
-            sampling=sampling(
-                values, settings.sampling_defaults, max_new=max_new, min_new=min_new, vocab_size=vocab_size
-            ),
+            sampling=sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size),
             text=text_options(values, min_new=min_new),
             logprobs=openai_logprobs(logprobs),
             n=values.get("n", 1),

@@ -34,6 +34,7 @@ class Childhood:
         process that somebody stopped, where it is left to the end of standard input to end and clean up.
         """
         self.name = name
+        self._born_s = time.monotonic()
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._sockets: Path | None = None
         # Signals are for the main process to decide on, and our end is too.
@@ -45,10 +46,11 @@ class Childhood:
 
     def run(self, work: Callable[[ChildOptions, "Parent"], None]) -> NoReturn:
         """Waits for the options and works: the process boundary, where whatever goes wrong is told and logged."""
+        imports_s = time.monotonic() - self._born_s
         options = msgspec.json.decode(self._lines.get(), type=ChildOptions)
         self._sockets = Path(options.sockets)
         set_up_logging(options.config.http.log_level)
-        parent = Parent(self.name, self._sockets)
+        parent = Parent(self.name, self._sockets, imports_s=imports_s)
         try:
             work(options, parent)
         except ModelError as error:
@@ -99,8 +101,9 @@ class Pulse:
 class Parent:
     """The main process, as a child tells it things. Each thread needs its own."""
 
-    def __init__(self, name: str, sockets: Path) -> None:
+    def __init__(self, name: str, sockets: Path, *, imports_s: float = 0.0) -> None:
         self.name = name
+        self.imports_s = imports_s  # what the imports took, before the options came
         self._outbox = Outbox(address(sockets, MAIN), bounded=True)
 
     @contextmanager

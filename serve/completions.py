@@ -8,6 +8,7 @@ from corymb.serve.asks import Ask, Room, check_choices, rids
 from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.completion_answer import CompletionAnswer, CompletionView
+from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
 from corymb.serve.parts import Parts
@@ -23,20 +24,21 @@ from corymb.serve.sampling_fields import (
     structure_fields,
     text_options,
 )
+from corymb.serve.settings import HttpSettings
 from corymb.serve.stream_usage import StreamUsage, read_stream_options
 from corymb.serve.usage import Usage
 
 DEFAULT_MAX_TOKENS = 16
 
 
-def completion_fields(vocab_size: int, max_prompts: int) -> dict[str, Field]:
+def completion_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
     """Every field of a completion that we know."""
     own = [
         string("model", 256),
         Field(
             "prompt",
             "text, list of token ids, or list of either",
-            lambda param, value: read_prompts(param, value, vocab_size, max_prompts),
+            lambda param, value: read_prompts(param, value, info, settings),
         ),
         integer("max_tokens", 0, MAX_NEW_TOKENS),
         integer("min_tokens", 0, MAX_NEW_TOKENS),
@@ -57,7 +59,7 @@ def completion_fields(vocab_size: int, max_prompts: int) -> dict[str, Field]:
         refused("response_format", "constrained output is not available", {"type": "text"}),
         ignored("user", "not used"),
     ]
-    return table(own, sampling_fields(vocab_size), request_fields(), structure_fields())
+    return table(own, sampling_fields(info.vocab_size), request_fields(settings), structure_fields())
 
 
 class Completions:
@@ -66,7 +68,7 @@ class Completions:
     def __init__(self, parts: Parts) -> None:
         info, settings = parts.engine.info, parts.settings
         self._parts = parts
-        self._fields = completion_fields(info.vocab_size, settings.max_choices)
+        self._fields = completion_fields(info, settings)
         self._room = Room(info.context_length, settings.clamp_max_tokens)
         self._encoder = PromptEncoder(parts.tokenizer, self._room)
 
@@ -102,11 +104,11 @@ class Completions:
         max_new = self._room.new_tokens(len(prompt.token_ids), asked, DEFAULT_MAX_TOKENS, param="max_tokens")
         min_new = values.get("min_tokens", 0)
         check_min("min_tokens", min_new, max_new)
-        defaults = self._parts.settings.sampling_defaults
+        settings = self._parts.settings
         return Ask(
             rid=rid,
             token_ids=prompt.token_ids,
-            sampling=sampling(values, defaults, max_new=max_new, min_new=min_new, vocab_size=info.vocab_size),
+            sampling=sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=info.vocab_size),
             text=text_options(values, min_new=min_new),
             logprobs=openai_logprobs(values.get("logprobs"), prompt_from=0 if values.get("echo") else -1),
             n=values.get("n", 1),

@@ -10,7 +10,9 @@ import msgspec
 
 from corymb.cache.config import Eviction
 from corymb.scheduler.config import SchedulerConfig
+from corymb.serve.devices import Device
 from corymb.serve.failpoints import Failpoint, parse_failpoint
+from corymb.serve.gpu_options import GpuOptions, conflicts
 
 API_KEY_VARIABLE = "CORYMB_API_KEY"
 ADMIN_API_KEY_VARIABLE = "CORYMB_ADMIN_API_KEY"
@@ -18,7 +20,6 @@ CACHE_VARIABLE = "CORYMB_CACHE"
 
 Section = TypeVar("Section", bound=msgspec.Struct)
 LogLevel = Literal["debug", "info", "warning", "error"]
-Device = Literal["auto", "cpu", "cuda"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 
@@ -72,6 +73,8 @@ class RuntimeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Devices, processes and their time limits."""
 
     device: Device = "auto"
+    default_chunk: bool = False  # --chunked-prefill-size was not given: the device decides
+    random_seed: int | None = None  # of sampling, for requests that bring no seed; None: unpredictable
     watchdog_timeout_s: float = 300.0
     heartbeat_timeout_s: float = 10.0
     drain_timeout_s: float = 30.0
@@ -87,6 +90,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerConfig
     memory: MemoryOptions
     runtime: RuntimeOptions
+    gpu: GpuOptions
 
     def without_secrets(self) -> "ServeConfig":
         """What other processes and `/get_server_info` may see."""
@@ -111,6 +115,7 @@ def from_flags(flags: argparse.Namespace) -> ServeConfig:
         scheduler=_scheduler(flags),
         memory=_pick(MemoryOptions, flags),
         runtime=_runtime(flags),
+        gpu=_pick(GpuOptions, flags),
     )
     _check_pairs(config)
     return config
@@ -130,12 +135,15 @@ def move_keys_to_environment(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def child_environment(num_threads: int | None = None) -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The environment of child processes: ours without the keys."""
     environment = {name: value for name, value in os.environ.items() if name not in _SECRET_VARIABLES}
     environment["TOKENIZERS_PARALLELISM"] = "false"
-    if num_threads is not None:
-        environment["OMP_NUM_THREADS"] = str(num_threads)
+    if "OMP_WAIT_POLICY" not in environment:
+        # GNU OpenMP's threads wait for each other by spinning, for about a millisecond. On a busy machine the one that
+        # is waited for then does not get the core: loading weights took ten times as long. Some 20 µs are enough for
+        # the gaps between operations.
+        environment.setdefault("GOMP_SPINCOUNT", "10000")
     return environment
 
 
@@ -192,7 +200,7 @@ def _runtime(flags: argparse.Namespace) -> RuntimeOptions:
         failpoints = tuple(parse_failpoint(text) for text in flags.test_failpoint)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return _pick(RuntimeOptions, flags, failpoints=failpoints)
+    return _pick(RuntimeOptions, flags, failpoints=failpoints, default_chunk=flags.chunked_prefill_size is None)
 
 
 def _pick(section: type[Section], flags: argparse.Namespace, **values: object) -> Section:
@@ -205,6 +213,8 @@ def _pick(section: type[Section], flags: argparse.Namespace, **values: object) -
 
 def _check_pairs(config: ServeConfig) -> None:
     """Refuses options that exclude each other."""
+    for sentence in conflicts(config.gpu):
+        raise ConfigError(sentence)
     scheduler, memory = config.scheduler, config.memory
     chunk, policy = scheduler.chunked_prefill_size, scheduler.schedule_policy
     if chunk is not None and chunk < memory.page_size:

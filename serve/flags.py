@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar, get_args
 
 from corymb.cache.config import Eviction
 from corymb.scheduler.config import Order
+from corymb.serve.gpu_options import MAX_GRAPH_TOKENS, Backend, DecodeGraphs, KvCacheType, PrefillGraphs
 
 _MAX_INT = 1 << 31
 
@@ -53,6 +54,7 @@ class Parser(argparse.ArgumentParser):
 
 _REFUSED = {
     "--trust-remote-code": "code from a model folder is never run; models are built from known architectures only.",
+    "--enable-torch-compile": "its kernels are fused by hand and its steps captured as graphs; leave the flag out.",
 }
 
 
@@ -79,6 +81,7 @@ def parser(program: str) -> Parser:
     _add_scheduler(made.add_argument_group("scheduler"))
     _add_memory(made.add_argument_group("memory"))
     _add_runtime(made.add_argument_group("runtime"))
+    _add_gpu(made.add_argument_group("GPU"))
     _add_tests(made)
     return made
 
@@ -97,7 +100,11 @@ def _add_model(group: Any) -> None:
     add("--served-model-name", metavar="NAME", type=text, help="the name that clients see (default: from MODEL)")
     add("--revision", metavar="REV", type=text, help="branch, tag or commit of a hub model")
     add("--load-format", choices=("auto", "dummy"), help="dummy: random weights from the config alone (default: auto)")
-    add("--dtype", choices=("auto", "float32", "float16", "bfloat16"), help="of weights and KV cache (default: auto)")
+    add(
+        "--dtype",
+        choices=("auto", "float32", "float16", "bfloat16"),
+        help="of weights and KV cache; on a CPU, float16 (auto) is for weights alone",
+    )
     add("--quantization", choices=("int8",), help="int8 weights, activations quantised as they come; changes numbers")
     add("--context-length", metavar="N", type=positive, help="tokens a request may span (default: the model's)")
     add("--chat-template", metavar="FILE", type=text, help="a Jinja file instead of the model's own template")
@@ -165,7 +172,7 @@ def _add_scheduler(group: Any) -> None:
         "--chunked-prefill-size",
         metavar="N",
         type=chunk,
-        help="prompt tokens computed in one step; -1: whole prompts (2048)",
+        help="prompt tokens computed in one step; -1: whole prompts (2048; GPU: by its memory)",
     )
     add("--enable-mixed-chunk", action="store_true", help="prompt chunks and running requests share steps")
     add("--enable-priority-scheduling", action="store_true", help="heed the field priority")
@@ -187,7 +194,7 @@ def _add_scheduler(group: Any) -> None:
         type=minus_one,
         help="wait for a shared prefix from N tokens; -1: off (32)",
     )
-    add("--random-seed", metavar="N", type=natural, help="of the order random (default: 0)")
+    add("--random-seed", metavar="N", type=natural, help="of requests that bring no seed, and of the order random")
 
 
 def _add_memory(group: Any) -> None:
@@ -230,6 +237,25 @@ def _add_runtime(group: Any) -> None:
         help="for open requests at the end (30)",
     )
     add("--startup-timeout", dest="startup_timeout_s", metavar="S", type=seconds, help="give up starting after (1800)")
+
+
+def _add_gpu(group: Any) -> None:
+    add = group.add_argument
+    add("--attention-backend", choices=get_args(Backend), help="of prompts and decode (default: auto)")
+    add("--prefill-attention-backend", choices=get_args(Backend), help="of prompts alone")
+    add("--decode-attention-backend", choices=get_args(Backend), help="of decode alone")
+    add("--kv-cache-dtype", choices=get_args(KvCacheType), help="auto: that of the model (default)")
+    add(
+        "--cuda-graph-max-bs-decode",
+        "--cuda-graph-max-bs",
+        metavar="N",
+        type=positive,
+        help=f"requests in the largest captured decode step (default: {MAX_GRAPH_TOKENS})",
+    )
+    add("--cuda-graph-backend-decode", choices=get_args(DecodeGraphs), help="default: full")
+    add("--cuda-graph-backend-prefill", choices=get_args(PrefillGraphs), help="default: piecewise")
+    add("--disable-cuda-graph", action="store_true", help="queue every step kernel by kernel")
+    add("--enable-deterministic-inference", action="store_true", help="the same bits whatever runs beside a request")
 
 
 def _add_tests(made: Parser) -> None:

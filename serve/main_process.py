@@ -1,6 +1,7 @@
 """The main process once its model is known: sockets, engine, HTTP application and supervisor, put together."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -34,7 +35,7 @@ def run(
 ) -> int:
     """Serves until the end; returns the exit status. The children have been told their options."""
     metrics = Metrics(model.names[0])
-    metrics.processes(children.pids)
+    metrics.processes({MAIN: os.getpid(), **children.pids})
     with (
         Outbox(address(sockets, SCHEDULER), bounded=False) as outbox,
         Inbox[ToMain](address(sockets, MAIN), ToMain) as inbox,

@@ -25,7 +25,7 @@ class Native:
         info, settings = parts.engine.info, parts.settings
         self._parts = parts
         self._sampling_fields = native_sampling_fields(info.vocab_size)
-        self._fields = native_fields(info.vocab_size, settings.max_choices, _read_object)
+        self._fields = native_fields(info, settings, _read_object)
         self._room = Room(info.context_length, settings.clamp_max_tokens)
         self._encoder = PromptEncoder(parts.tokenizer, self._room)
 
@@ -81,11 +81,10 @@ class Native:
         if "sampling_seed" in params:
             params = {**params, "seed": params["sampling_seed"]}
         settings, vocab_size = self._parts.settings, self._parts.engine.info.vocab_size
-        defaults = settings.sampling_defaults
         return Ask(
             rid=rid,
             token_ids=prompt.token_ids,
-            sampling=sampling(params, defaults, max_new=max_new, min_new=min_new, vocab_size=vocab_size),
+            sampling=sampling(params, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size),
             text=text_options(params, min_new=min_new),
             logprobs=_logprobs(values, index, len(prompt.token_ids)),
             n=params.get("n", 1),

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from corymb.serve.engine import ServedModel
 from corymb.serve.errors import invalid, shown
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string, token_ids
 from corymb.serve.prompts import read_prompts
 from corymb.serve.requests import read_rid, request_fields, table
 from corymb.serve.sampling_fields import MAX_NEW_TOKENS, sampling_fields, structure_fields
+from corymb.serve.settings import HttpSettings
 
 MAX_TOP_LOGPROBS = 128
 MAX_LOGPROB_IDS = 1024
@@ -61,12 +63,13 @@ def native_sampling_fields(vocab_size: int) -> dict[str, Field]:
 
 
 def native_fields(
-    vocab_size: int, max_prompts: int, read_sampling: Callable[[str, object], object]
+    info: ServedModel, settings: HttpSettings, read_sampling: Callable[[str, object], object]
 ) -> dict[str, Field]:
     """Fields of the body. `read_sampling` reads one `sampling_params` object."""
+    vocab_size, max_prompts = info.vocab_size, settings.max_choices
     own = [
-        Field("text", "text, or list of texts", _texts(max_prompts)),
-        Field("input_ids", "list of token ids, or list of these", _ids(vocab_size, max_prompts)),
+        Field("text", "text, or list of texts", _texts(info, settings)),
+        Field("input_ids", "list of token ids, or list of these", _ids(info, settings)),
         each(Field("sampling_params", "object of sampling fields", read_sampling), max_prompts),
         each(boolean("return_logprob"), max_prompts),
         each(integer("logprob_start_len", -1, 2**31 - 1), max_prompts),
@@ -91,24 +94,24 @@ def native_fields(
         ignored("log_metrics", "every request is measured"),
         ignored("background", "not used"),
     ]
-    routing = [field for field in request_fields() if field.name != "rid"]
+    routing = [field for field in request_fields(settings) if field.name != "rid"]
     return table(own, others, routing)
 
 
-def _texts(max_prompts: int) -> Callable[[str, object], object]:
+def _texts(info: ServedModel, settings: HttpSettings) -> Callable[[str, object], object]:
     def read(param: str, value: object) -> object:
         if isinstance(value, list) and not all(isinstance(item, str) for item in value):
             raise invalid(param, "must be text or a list of texts; token ids go into `input_ids`.")
-        return value if isinstance(value, str) else Each(read_prompts(param, value, 0, max_prompts))
+        return value if isinstance(value, str) else Each(read_prompts(param, value, info, settings))
 
     return read
 
 
-def _ids(vocab_size: int, max_prompts: int) -> Callable[[str, object], object]:
+def _ids(info: ServedModel, settings: HttpSettings) -> Callable[[str, object], object]:
     def read(param: str, value: object) -> object:
         if not isinstance(value, list) or any(isinstance(item, str) for item in value[:1]):
             raise invalid(param, f"must be a list of token ids or a list of these, not {shown(value)}.")
-        prompts = read_prompts(param, value, vocab_size, max_prompts)
+        prompts = read_prompts(param, value, info, settings)
         if not all(isinstance(prompt, list) for prompt in prompts):
             raise invalid(param, "must hold token ids only; texts go into `text`.")
         return Each(prompts) if isinstance(value[0], list) else prompts[0]

@@ -1,7 +1,5 @@
 """Everything that can be known of a model without tensors: checked before any weights are read. Imports no torch."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +9,15 @@ from corymb.models.architectures import read_config
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.headers import check_tensors, read_headers
 from corymb.models.inventory import expected_tensors
-from corymb.models.memory import host_memory
+from corymb.models.memory import Memory, host_memory
+from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
 from corymb.models.sizing import PoolRequest, TokenBytes, find_room, size_pools
 from corymb.models.source import ModelSource, resolve
-from corymb.serve.config import ConfigError, Device, DType, ServeConfig
-
-_ITEM_BYTES: Mapping[DType, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+from corymb.scheduler.config import SchedulerConfig
+from corymb.serve.config import ConfigError, ServeConfig
+from corymb.serve.devices import Gpu, ResolvedDevice, chunk_tokens, find_gpu, resolve_device
+from corymb.serve.gpu_options import misplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Prepared:
     model: ModelConfig
     tokenizer_folder: Path
     weights_bytes: int  # in memory
+    gpu: Gpu | None  # None: the CPU computes
 
     @property
     def served_name(self) -> str:
@@ -54,13 +55,15 @@ def prepare(config: ServeConfig) -> Prepared:
             weights=options.load_format != "dummy",
         )
     model = read_config(source.folder)
-    resolved = _resolve(config, model)
+    gpu = None if config.runtime.device == "cpu" else find_gpu()
+    resolved = _resolve(config, model, gpu)
     return Prepared(
         config=resolved,
         source=source,
         model=model,
         tokenizer_folder=_tokenizer_folder(config) or source.folder,
-        weights_bytes=_check_weights(source.folder, model, resolved),
+        weights_bytes=_check_weights(source.folder, model, resolved, gpu),
+        gpu=gpu if resolved.runtime.device == "cuda" else None,
     )
 
 
@@ -71,43 +74,62 @@ def _tokenizer_folder(config: ServeConfig) -> Path | None:
     return resolve(path, cache_dir=Path(config.model.cache_dir), offline=config.model.offline, weights=False).folder
 
 
-def _resolve(config: ServeConfig, model: ModelConfig) -> ServeConfig:
+def _resolve(config: ServeConfig, model: ModelConfig, gpu: Gpu | None) -> ServeConfig:
     """Decides what was left to the server."""
     length = config.model.context_length or model.context_length
     if length > model.context_length:
         raise ConfigError(f"--context-length {length} is above what the model was made for, {model.context_length}.")
-    device: Device = "cpu" if config.runtime.device == "auto" else config.runtime.device
-    dtype = _dtype(config.model.dtype, device, model)
+    device = _device(config, model, gpu)
+    for sentence in misplaced(config.gpu, device):
+        raise ConfigError(sentence)
+    precision = _precision(config, device, model)
+    dtype = precision.compute if config.model.quantization else precision.weights
     return msgspec.structs.replace(
         config,
         model=msgspec.structs.replace(config.model, dtype=dtype, context_length=length),
-        runtime=msgspec.structs.replace(config.runtime, device=device),
+        scheduler=_with_chunk(config, device, gpu),
+        runtime=msgspec.structs.replace(config.runtime, device=device, default_chunk=False),
     )
 
 
-def _dtype(asked: DType, device: Device, model: ModelConfig) -> DType:
-    if asked != "auto":
-        return asked
-    if device == "cpu" or model.dtype == "float32":
-        return "float32"
-    return "float16" if model.dtype == "float16" else "bfloat16"
+def _device(config: ServeConfig, model: ModelConfig, gpu: Gpu | None) -> ResolvedDevice:
+    asked = config.runtime.device
+    if asked == "auto" and model.decoder is None:
+        return "cpu"  # models made for tests have next to nothing to compute
+    return resolve_device(asked, gpu)
 
 
-def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig) -> int:
+def _with_chunk(config: ServeConfig, device: ResolvedDevice, gpu: Gpu | None) -> SchedulerConfig:
+    if not config.runtime.default_chunk:
+        return config.scheduler
+    chunk = max(chunk_tokens(device, gpu), config.memory.page_size)
+    return msgspec.structs.replace(config.scheduler, chunked_prefill_size=chunk)
+
+
+def _precision(config: ServeConfig, device: ResolvedDevice, model: ModelConfig) -> Precision:
+    options = config.model
+    return resolve_precision(options.dtype, options.quantization, device=device, saved=model.dtype)
+
+
+def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: Gpu | None) -> int:
     """Raises unless all tensors are there and fit into memory beside the pools; returns what they will take."""
     if model.decoder is None:
         return 0
     expected = expected_tensors(model.decoder)
     if config.model.load_format != "dummy":
         check_tensors(read_headers(folder), expected, folder)
-    item_bytes = 1 if config.model.quantization == "int8" else _ITEM_BYTES[config.model.dtype]
-    weights_bytes = item_bytes * sum(math.prod(shape) for shape in expected.values())
-    if config.runtime.device == "cpu":
-        _check_memory(model, model.decoder, config, weights_bytes)
+    device = resolve_device(config.runtime.device, gpu)
+    precision = _precision(config, device, model)
+    weights_bytes = precision.weights_bytes(model.decoder, device)
+    if device == "cpu":
+        _check_memory(model, config, weights_bytes, _token_bytes(model.decoder, precision))
+    elif gpu is not None:
+        # How much of it others have taken, the scheduler process sees before it reads any weights.
+        find_room(Memory(gpu.total_bytes, gpu.total_bytes), weights_bytes, config.memory.mem_fraction_static)
     return weights_bytes
 
 
-def _check_memory(model: ModelConfig, decoder: DecoderConfig, config: ServeConfig, weights_bytes: int) -> None:
+def _check_memory(model: ModelConfig, config: ServeConfig, weights_bytes: int, cost: TokenBytes) -> None:
     """The scheduler decides on the pools when it has the memory; what cannot work is refused here already."""
     memory = config.memory
     request = PoolRequest(
@@ -118,10 +140,10 @@ def _check_memory(model: ModelConfig, decoder: DecoderConfig, config: ServeConfi
         mem_fraction_static=memory.mem_fraction_static,
     )
     room = find_room(host_memory(), weights_bytes, memory.mem_fraction_static)
-    size_pools(_token_bytes(decoder, config.model.dtype), model.window, request, room)
+    size_pools(cost, model.window, request, room)
 
 
-def _token_bytes(decoder: DecoderConfig, dtype: DType) -> TokenBytes:
-    layer_bytes = 2 * decoder.num_kv_heads * decoder.head_dim * _ITEM_BYTES[dtype]
+def _token_bytes(decoder: DecoderConfig, precision: Precision) -> TokenBytes:
+    layer_bytes = 2 * decoder.num_kv_heads * decoder.head_dim * ITEM_BYTES[precision.compute]
     num_sliding = sum(layer.window is not None for layer in decoder.layers)
     return TokenBytes(layer_bytes * (len(decoder.layers) - num_sliding), layer_bytes * num_sliding)

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corymb.serve.asks import Room
+from corymb.serve.asks import Room, too_long
+from corymb.serve.engine import ServedModel
 from corymb.serve.errors import invalid, shown
 from corymb.serve.fields import read_token_ids
+from corymb.serve.settings import HttpSettings
 from corymb.serve.tokenizer import Tokenizer
 
 _INLINE_CHARS = 16_384  # more is tokenised in a thread
@@ -41,25 +43,31 @@ class PromptEncoder:
         return [self._tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
 
 
-def read_prompts(param: str, value: object, vocab_size: int, max_prompts: int) -> list[str | list[int]]:
+def read_prompts(param: str, value: object, info: ServedModel, settings: HttpSettings) -> list[str | list[int]]:
     """A text, a list of ids, or a list of either, as a list of prompts."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
         raise invalid(param, f"must be text, token ids, or a list of these that is not empty, not {shown(value)}.")
     if not isinstance(value[0], str | list):
-        return [read_token_ids(param, value, vocab_size)]
-    if len(value) > max_prompts:
-        raise invalid(param, f"must hold at most {max_prompts} prompts, not {len(value)}.")
-    return [_read_one(param, item, vocab_size) for item in value]
+        return [_read_ids(param, value, info)]
+    if len(value) > settings.max_choices:
+        raise invalid(param, f"must hold at most {settings.max_choices} prompts, not {len(value)}.")
+    return [_read_one(param, item, info) for item in value]
 
 
-def _read_one(param: str, item: Any, vocab_size: int) -> str | list[int]:
+def _read_one(param: str, item: Any, info: ServedModel) -> str | list[int]:
     if isinstance(item, str):
         return item
     if isinstance(item, list):
-        return read_token_ids(param, item, vocab_size)
+        return _read_ids(param, item, info)
     raise invalid(param, f"mixes prompts with {shown(item)}: each entry must be text or a list of token ids.")
+
+
+def _read_ids(param: str, value: list[object], info: ServedModel) -> list[int]:
+    if len(value) > info.context_length:
+        raise too_long(info.context_length, f"your prompt has {len(value)} tokens", param)
+    return read_token_ids(param, value, info.vocab_size)
 
 
 async def encode_prompts(

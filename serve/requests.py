@@ -12,20 +12,23 @@ from corymb.serve.call import Call, ClientGone
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fan import Fan, Pieces
-from corymb.serve.fields import Field, integer, read_string, string
+from corymb.serve.fields import Field, inert, integer, read_string, string
 from corymb.serve.parts import Parts
+from corymb.serve.settings import HttpSettings
 from corymb.serve.sse import DONE, event
 
 _RID_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-")
 
 
-def request_fields() -> list[Field]:
+def request_fields(settings: HttpSettings) -> list[Field]:
     """Fields that say where and when a request runs."""
+    priority = integer("priority", -1_000_000_000, 1_000_000_000)
+    routing_key = string("routing_key", 256, min_chars=1)
     return [
-        integer("priority", -1_000_000_000, 1_000_000_000),
+        priority if settings.uses_priority else inert(priority, "needs --enable-priority-scheduling"),
+        routing_key if settings.uses_routing_key else inert(routing_key, "needs --schedule-policy routing-key"),
         string("cache_salt", 256, min_chars=1),
         string("extra_key", 256, min_chars=1),
-        string("routing_key", 256, min_chars=1),
         Field("rid", "string of at most 128 of A-Z a-z 0-9 . _ : -", read_rid),
     ]
 
@@ -52,9 +55,9 @@ def read_fields(
     values: dict[str, Any] = {}
     for name, value in body.items():
         field = fields.get(name)
-        if field is None or field.read is None:
+        if field is None or field.treatment == "ignored":
             call.ignored[prefix + name] = None
-        elif value is not None:
+        if field is not None and field.read is not None and value is not None:
             values[name] = field.read(prefix + name, value)
     return values
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import torch
 
 from corymb.cache.cache import Cache
+from corymb.kernels.select import Wish
 from corymb.models.architectures import read_config
 from corymb.models.build import Built, RunnerOptions, build
+from corymb.models.cuda_options import CudaOptions
 from corymb.models.progress import bars
 from corymb.scheduler.door import Limits
 from corymb.scheduler.loop import Loop
@@ -95,6 +97,8 @@ def _build(folder: Path, config: ServeConfig, parent: Parent) -> Built:
     if read_config(folder).decoder is None:
         # What the test models compute is too small to share: threads would only wait for each other.
         torch.set_num_threads(1)
+    threads = f"{torch.get_num_threads()} threads"
+    parent.send(Stage(SCHEDULER, "imports", parent.imports_s, f"torch {torch.__version__}, {threads}"))
 
     def on_stage(name: str, seconds: float | None, detail: str) -> None:
         parent.send(Stage(SCHEDULER, name, seconds, detail))
@@ -121,4 +125,21 @@ def _runner_options(folder: Path, config: ServeConfig) -> RunnerOptions:
         page_size=config.memory.page_size,
         eviction=config.memory.radix_eviction_policy,
         enable_prefix_cache=not config.memory.disable_radix_cache,
+        kv_cache_dtype=config.gpu.kv_cache_dtype,
+        cuda=_cuda_options(config),
+    )
+
+
+def _cuda_options(config: ServeConfig) -> CudaOptions:
+    gpu, scheduler = config.gpu, config.scheduler
+    most_prompt_tokens = scheduler.chunked_prefill_size or config.model.context_length or 0
+    return CudaOptions(
+        attention=Wish(
+            both=gpu.attention_backend,
+            prefill=gpu.prefill_attention_backend,
+            decode=gpu.decode_attention_backend,
+            deterministic=gpu.enable_deterministic_inference,
+        ),
+        graph_max_tokens=gpu.graph_tokens,
+        max_step_tokens=max(most_prompt_tokens, scheduler.max_prefill_tokens) + scheduler.max_running_requests,
     )

@@ -29,6 +29,7 @@ from corymb.serve.transport import SCHEDULER, Inbox
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.1
+_KEEP_ALIVE_S = 65  # longer than clients' pools keep idle connections: they, not we, should close them
 _FLUSH_S = 3  # for answers that are on their way to slow clients when the server ends
 
 
@@ -41,6 +42,7 @@ class HttpServer(uvicorn.Server):
             http=LimitedHttpProtocol,
             ws="none",
             lifespan="off",
+            timeout_keep_alive=_KEEP_ALIVE_S,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -133,7 +135,7 @@ class Supervisor:
             if len(self._ready) == len(self._children.names) and self._engine.state == "starting":
                 self._open()
         elif isinstance(message, Failed):
-            self._fail(f"The {message.process} process failed: {message.message}")
+            self._fail(f"The {message.process} process failed.", message.message)
         else:
             self._engine.receive(message)
 
@@ -157,9 +159,10 @@ class Supervisor:
         self._status = self._status or status
         self._end.set()
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, message: str, details: str = "") -> None:
+        """`message` reaches clients; `details` may name files and stays in the log."""
         if self._engine.state != "failed":
-            logger.error("%s The server ends.", message)
+            logger.error("%s %s", message, details or "The server ends.")
             self._engine.fail(message)
         self._stop(1)
 
@@ -183,6 +186,7 @@ class Supervisor:
             self._fail(f"The start-up took over {limit_s:g} s (--startup-timeout): {self._timeline.late()}.")
 
     def _check_hung(self) -> None:
+        self._receive()  # this process itself may have been stopped for a while
         limit_s = self._runtime.watchdog_timeout_s
         for name, silent_s in self._engine.silent_s(limit_s).items():
             self._fail(f"The {name} process has not been heard of for {silent_s:.0f} s (--watchdog-timeout).")

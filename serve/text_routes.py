@@ -8,33 +8,35 @@ from corymb.serve.asks import Room
 from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.conversation import Conversation, conversation_fields
+from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import Field, boolean, read_token_ids, refused, string
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import PromptEncoder, read_prompts
 from corymb.serve.requests import read_fields, read_model, table
+from corymb.serve.settings import HttpSettings
 
 _INLINE_TOKENS = 4096  # more is decoded in a thread
 
 
-def tokenize_fields(max_prompts: int) -> dict[str, Field]:
+def tokenize_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
     """Fields of /tokenize."""
     own = [
         string("model", 256),
-        Field("prompt", "text, or list of texts", lambda param, value: _read_texts(param, value, max_prompts)),
+        Field("prompt", "text, or list of texts", lambda param, value: _read_texts(param, value, info, settings)),
         boolean("return_prompt"),
     ]
     return table(own, conversation_fields())
 
 
-def detokenize_fields(vocab_size: int, max_prompts: int) -> dict[str, Field]:
+def detokenize_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
     """Fields of /detokenize."""
     own = [
         string("model", 256),
         Field(
             "tokens",
             "list of token ids, or list of these",
-            lambda param, value: _read_ids(param, value, vocab_size, max_prompts),
+            lambda param, value: _read_ids(param, value, info.vocab_size, settings.max_choices),
         ),
         boolean("skip_special_tokens"),
         refused("prompt", "give `tokens`"),
@@ -48,8 +50,8 @@ class TextRoutes:
     def __init__(self, parts: Parts) -> None:
         info, settings = parts.engine.info, parts.settings
         self._parts = parts
-        self._tokenize_fields = tokenize_fields(settings.max_choices)
-        self._detokenize_fields = detokenize_fields(info.vocab_size, settings.max_choices)
+        self._tokenize_fields = tokenize_fields(info, settings)
+        self._detokenize_fields = detokenize_fields(info, settings)
         self._encoder = PromptEncoder(parts.tokenizer, Room(info.context_length, clamp=False))
         self._conversation = Conversation(parts.chat_template, self._encoder)
 
@@ -103,12 +105,12 @@ class TextRoutes:
         return values
 
 
-def _read_texts(param: str, value: object, max_prompts: int) -> object:
+def _read_texts(param: str, value: object, info: ServedModel, settings: HttpSettings) -> object:
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise invalid(param, f"must be text or a list of texts, not {shown(value)}.")
-    return read_prompts(param, value, 0, max_prompts)
+    return read_prompts(param, value, info, settings)
 
 
 def _read_ids(param: str, value: object, vocab_size: int, max_prompts: int) -> object:

@@ -1,7 +1,7 @@
 """Random lives of random requests, checked after every step against `naive_cache.py`."""
 
 import numpy as np
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -201,5 +201,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 def test_random_requests_agree_with_the_naive_cache() -> None:
     CacheMachine.steps = 0
-    run_state_machine_as_test(CacheMachine, settings=settings.get_profile(settings._current_profile))
+    # No health checks: a busy machine is no failure.
+    run_state_machine_as_test(CacheMachine, settings=settings(settings.default, suppress_health_check=HealthCheck))
     print(f"{CacheMachine.steps} steps")
+    assert CacheMachine.steps >= 40 * settings.default.max_examples, "too few steps to mean anything"

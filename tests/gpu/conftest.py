@@ -22,7 +22,8 @@ from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout  # noq
 from corymb.kernels.triton_jit import Launch  # noqa: E402
 
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
+# The interpreter cuts bfloat16 off where the hardware rounds.
+TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 8e-3 if ON_GPU else 2e-2}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -188,7 +189,8 @@ def make_layout(
         positions.append(np.arange(start, length))
         new_slots.append(table[row, start:length])
         taken += length
-    to_sliding = place.numbers.permutation(num_slots).astype(np.int32) if sliding else None
+    twins = np.concatenate(([0], place.numbers.permutation(num_slots - 1) + 1)).astype(np.int32)  # 0 is nobody's
+    to_sliding = twins if sliding else None
     flat_slots = np.concatenate(new_slots).astype(np.int64)
     put = place.put
     return RaggedLayout(

@@ -6,21 +6,28 @@ import numpy as np
 import pytest
 import torch
 from by_hand import GREEDY, Hand, Part, Running
+from safetensors.torch import save_file
 
 from corymb.cache.config import CacheConfig
 from corymb.kernels.select import Wish
 from corymb.kernels.torch_attention import TorchAttention
+from corymb.models import build as building
 from corymb.models.architectures import read_config
-from corymb.models.cuda_build import CudaParts, make_device
+from corymb.models.build import RunnerOptions
+from corymb.models.cuda_build import CudaParts, make_device, make_parts
 from corymb.models.cuda_graphs import tiers
 from corymb.models.cuda_options import CudaOptions
+from corymb.models.cuda_runner import CudaRunner
 from corymb.models.execution import Execution
+from corymb.models.inventory import expected_tensors
 from corymb.models.load import LoadOptions, load_model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
+from corymb.models.warm_up import EVERY_SAMPLING, warm_up
+from corymb.models.weights import DummyWeights
 from corymb.scheduler.messages import LogprobOptions, Sampling
 
 TINY = {
@@ -53,6 +60,9 @@ EOS_IDS = frozenset({2})
 def folder(tmp_path):
     def write(config):
         (tmp_path / "config.json").write_text(json.dumps(config))
+        shapes = expected_tensors(read_config(tmp_path).decoder)
+        invented = DummyWeights(shapes, torch.float32, torch.device("cpu"))
+        save_file({name: invented.take(name) for name in shapes}, tmp_path / "model.safetensors")
         return tmp_path
 
     return write
@@ -69,44 +79,21 @@ def cache_config(config) -> CacheConfig:
     )
 
 
-def gpu_runner(path, config, *, graph_max_tokens=8, attention="triton", dtype=torch.float32):
-    asked = CudaOptions(attention=Wish(both=attention), graph_max_tokens=graph_max_tokens, max_step_tokens=128)
+def gpu_runner(path, config, *, dtype=torch.float32, deterministic=False, **options):
+    wish = Wish(both="triton", deterministic=deterministic)
+    asked = CudaOptions(attention=wish, max_step_tokens=128, **({"graph_max_tokens": 8, "fused_rows": 4} | options))
     parts = CudaParts(asked, make_device())
     device = make_device().device
-    options = LoadOptions(dtype=dtype, device=device, load_format="dummy", operations=parts.operations())
+    options = LoadOptions(
+        dtype=dtype, device=device, operations=parts.operations(), make_linear=parts.make_linear(dtype)
+    )
     model = load_model(path, read_config(path), options)
-    copy_weights(path, config, model, dtype)
     return parts.runner(model, cache_config(config), dtype, dtype, eos_ids=EOS_IDS)
-
-
-def copy_weights(path, config, model, dtype) -> None:
-    """Invented weights differ between devices: take those of the CPU."""
-    if torch.cuda.is_available():
-        source = load_model(path, read_config(path), LoadOptions(dtype=dtype, load_format="dummy"))
-        for mine, theirs in zip(tensors(model), tensors(source), strict=True):
-            mine.copy_(theirs)
-
-
-def tensors(item, seen=None):
-    """Every tensor that an object holds, in a fixed order."""
-    seen = set() if seen is None else seen
-    if isinstance(item, torch.Tensor):
-        return [item]
-    if id(item) in seen:
-        return []
-    seen.add(id(item))
-    if isinstance(item, list | tuple):
-        return [t for part in item for t in tensors(part, seen)]
-    if isinstance(item, dict):
-        return [t for part in item.values() for t in tensors(part, seen)]
-    if type(item).__module__.startswith("corymb.models") and hasattr(item, "__dict__"):
-        return [t for part in vars(item).values() for t in tensors(part, seen)]
-    return []
 
 
 def cpu_runner(path, config):
     place, cache = Place(torch.device("cpu")), cache_config(config)
-    model = load_model(path, read_config(path), LoadOptions(load_format="dummy"))
+    model = load_model(path, read_config(path), LoadOptions())
     pools = allocate(model.attention_specs, cache, dtype=torch.float32, place=place)
     sampler = Sampler(cache.num_rows, EOS_IDS, place)
     return CpuRunner(Execution(model, TorchAttention(), pools, Rows(cache, place), sampler))
@@ -154,12 +141,19 @@ def assert_same(ours, theirs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "graph_max_tokens"), [(TINY, 0), (TINY, 8), (SLIDING, 8)], ids=["eager", "graphs", "sliding"]
+    ("config", "options"),
+    [
+        (TINY, {"graph_max_tokens": 0, "fused_rows": 0}),
+        (TINY, {}),
+        (SLIDING, {"fused_rows": 16}),
+        (TINY, {"deterministic": True}),
+    ],
+    ids=["eager", "graphs", "sliding", "deterministic"],
 )
-def test_greedy_tokens_are_those_of_the_cpu(folder, config, graph_max_tokens) -> None:
+def test_greedy_tokens_are_those_of_the_cpu(folder, config, options) -> None:
     path = folder(config)
     plans, _ = script(1, sliding="sliding_window" in config, settings=[GREEDY] * 3)
-    ours = run(gpu_runner(path, config, graph_max_tokens=graph_max_tokens), plans)
+    ours = run(gpu_runner(path, config, **options), plans)
     assert_same(ours, run(cpu_runner(path, config), plans))
 
 
@@ -194,7 +188,7 @@ def test_unusable_logits_fail_one_row_alone(folder) -> None:
     runner = gpu_runner(path, TINY)
     plans, sequences = script(3, sliding=False, settings=[GREEDY] * 3)
     results = run(runner, plans[:3])
-    runner._parts.kv[0].values[int(plans[0].slots[0])] = float("nan")  # the first token of the first request
+    runner.parts.kv[0].values[int(plans[0].slots[0])] = float("nan")  # the first token of the first request
     last = runner.launch(plans[3]).wait()
     assert list(last.errors) == [0]
     assert last.token_ids.min() >= 0
@@ -238,3 +232,32 @@ def test_nothing_waits_for_the_gpu(folder) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [step.wait().counts.sum() > 0 for step in steps]
+
+
+def test_warm_up_meets_every_kernel_and_disturbs_nobody(folder) -> None:
+    path = folder(TINY)
+    plans, _ = script(6, sliding=False, settings=[GREEDY, {"temperature": 0.9, "top_p": 0.8, "seed": 5}, GREEDY])
+    warmed = gpu_runner(path, TINY)
+    warm_up(warmed, (2, 12), EVERY_SAMPLING)
+    assert_same(run(warmed, plans), run(cpu_runner(path, TINY), plans))
+
+
+def test_build_makes_a_gpus_runner(folder, monkeypatch) -> None:
+    path = folder(TINY)
+    stages = []
+    options = RunnerOptions(
+        path,
+        dtype="float32",
+        max_total_tokens=256,
+        max_running_requests=4,
+        context_length=32,
+        cuda=CudaOptions(attention=Wish(both="triton"), graph_max_tokens=2, max_step_tokens=64),
+    )
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(building, "_gpu", lambda options, device: make_parts(options.cuda))
+    built = building.build(options, lambda name, seconds, detail: stages.append((name, detail)))
+    assert isinstance(built.runner, CudaRunner)
+    assert ("pools and graphs", "256 tokens, 0.00 GiB; prefill triton, decode triton, graphs up to 2") in stages
+    plan = Hand(num_tokens=200).plan([request(1, np.arange(3, 9, dtype=np.int32), **GREEDY)])
+    expected = cpu_runner(path, TINY).launch(plan).wait()
+    assert built.runner.launch(plan).wait().token_ids.tolist() == expected.token_ids.tolist()

@@ -51,6 +51,14 @@ def test_gate_after(place, tolerance, shape, gate) -> None:
     place.assert_close(out, expected, 2 * tolerance(torch.bfloat16))  # rounded three times
 
 
+@pytest.mark.parametrize("shape", [(70, 40, 96), pytest.param((300, 6144, 4096), marks=pytest.mark.gpu)], ids=str)
+def test_a_row_keeps_its_bits_in_any_company(place, shape) -> None:
+    x, weight = inputs(place, shape, torch.bfloat16)
+    together = multiply(x, weight, launch=place.launch, invariant=True)
+    for rows in (slice(0, 1), slice(5, 13), slice(shape[0] - 1, shape[0])):
+        assert torch.equal(multiply(x[rows], weight, launch=place.launch, invariant=True), together[rows])
+
+
 def test_what_does_not_fit_is_told(place) -> None:
     weight = place.normal(8, 40)
     assert not fits(weight, 1)  # 40 inputs are no multiple of a block

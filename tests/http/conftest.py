@@ -47,13 +47,14 @@ class Local:
 
 
 @contextlib.contextmanager
-def simulated(model: str = "tape", *, context_length: int = 8192, headers=None, simulator=None, **settings):
+def simulated(model: str = "tape", *, context_length: int = 1 << 17, headers=None, simulator=None, **settings):
     """Serves `model` on a free port, in a thread."""
     simulator = simulator or Simulator(model)
     metrics = Metrics(model)
     info = ServedModel(
         names=(model, f"corymb/{model}"),
         path=f"corymb/{model}",
+        tokenizer_path="tokens",
         context_length=context_length,
         vocab_size=VOCAB_SIZE,
         eos_ids=EOS_IDS,

@@ -7,6 +7,7 @@ from pathlib import Path
 from corymb.serve.admin import abort_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
+from corymb.serve.engine import ServedModel
 from corymb.serve.errors import KINDS
 from corymb.serve.fields import Field
 from corymb.serve.native_fields import native_fields, native_sampling_fields
@@ -16,18 +17,20 @@ from corymb.serve.text_routes import detokenize_fields, tokenize_fields
 
 DOCS = Path(__file__).parents[2] / "docs"
 _VOCAB_SIZE = 1 << 17  # only the form of ids is told, not their range
+_INFO = ServedModel(
+    names=("model",), path="", tokenizer_path="", context_length=8192, vocab_size=_VOCAB_SIZE, eos_ids=()
+)
 
 
 def tables(routes: Iterable[Route]) -> dict[str, str]:
     """Every generated table by the name of its place in the documents."""
-    limit = HttpSettings().max_choices
     fields = {
-        "completions": completion_fields(_VOCAB_SIZE, limit),
-        "chat": chat_fields(_VOCAB_SIZE),
-        "generate": native_fields(_VOCAB_SIZE, limit, lambda _, value: value),
+        "completions": completion_fields(_INFO, HttpSettings()),
+        "chat": chat_fields(_INFO, HttpSettings()),
+        "generate": native_fields(_INFO, HttpSettings(), lambda _, value: value),
         "sampling_params": native_sampling_fields(_VOCAB_SIZE),
-        "tokenize": tokenize_fields(limit),
-        "detokenize": detokenize_fields(_VOCAB_SIZE, limit),
+        "tokenize": tokenize_fields(_INFO, HttpSettings()),
+        "detokenize": detokenize_fields(_INFO, HttpSettings()),
         "abort": abort_fields(),
     }
     return {name: _fields(table) for name, table in fields.items()} | {

@@ -156,6 +156,17 @@ def test_admin_routes_are_off_when_only_users_have_a_key() -> None:
         assert "--admin-api-key" in error["message"]
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_pages_of_other_sites_give_no_orders_to_an_open_server(site) -> None:
+    headers = {"sec-fetch-site": site}
+    with simulated("tape") as server:
+        refused(server.client.get("/flush_cache", headers=headers), 403, code="admin_key_required")
+        assert server.client.get("/flush_cache", headers={"sec-fetch-site": "same-origin"}).status_code == 200
+        assert server.client.get("/v1/models", headers=headers).status_code == 200
+    with simulated("tape", admin_api_key="a", headers={"x-api-key": "a"}) as server:
+        assert server.client.get("/flush_cache", headers=headers).status_code == 200
+
+
 @pytest.mark.parametrize("key", ["", " ", "a b ", "\u00e9", "a\nb"])
 def test_keys_that_cannot_be_sent_are_refused_at_the_start(key) -> None:
     with pytest.raises(ValueError, match="API key"):

@@ -75,6 +75,13 @@ def test_an_ids_prompt_is_held_to_the_same_limit(small_hash) -> None:
     refused(native(small_hash, "a" * 65), 400, code=TOO_LONG)
 
 
+def test_a_huge_list_of_ids_is_refused_by_its_length(small_hash) -> None:
+    begun = time.monotonic()
+    refused(complete(small_hash, [97] * 3_000_000, max_tokens=1), 400, code=TOO_LONG)
+    refused(complete(small_hash, [[97] * 3_000_000], max_tokens=1), 400, code=TOO_LONG)
+    assert time.monotonic() - begun < 5
+
+
 def test_a_full_context_may_be_scored(small_hash) -> None:
     assert complete(small_hash, "a" * 64, max_tokens=0, echo=True, logprobs=1).status_code == 200
 

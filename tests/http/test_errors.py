@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.http.client import chat, complete, native, post, refused, tape
+from tests.http.conftest import simulated
 
 HEADERS = {"content-type": "application/json"}
 BODIES = [
@@ -69,6 +70,15 @@ def test_unknown_fields_are_named(tape_server) -> None:
     assert "x-ignored-fields" not in chat(tape_server, tape("a")).headers
     streamed = chat(tape_server, tape("a"), some_future_field=1, stream=True)
     assert streamed.headers["x-ignored-fields"] == "some_future_field"
+
+
+def test_fields_without_effect_under_this_configuration_are_named() -> None:
+    with simulated("tape", uses_priority=False, uses_routing_key=False) as server:
+        response = chat(server, tape("a"), priority=1, routing_key="x", cache_salt="y")
+        assert response.headers["x-ignored-fields"] == "priority, routing_key"
+        refused(chat(server, tape("a"), priority="high"), 400, param="priority")
+    with simulated("tape") as server:
+        assert "x-ignored-fields" not in chat(server, tape("a"), priority=1, routing_key="x").headers
 
 
 def test_many_unknown_fields_make_a_short_header(tape_server) -> None:

@@ -208,7 +208,7 @@ def test_a_prompt_in_chunks_is_counted_whole_in_every_chunk_of_the_answer(chunke
 
 # Clients that leave, and queues.
 
-ENDLESS = {"ignore_eos": True, "max_tokens": 8000}
+ENDLESS = {"ignore_eos": True, "max_tokens": 100_000}
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
@@ -216,7 +216,7 @@ def test_what_a_client_leaves_is_free_within_a_second(whole_tape, path) -> None:
     bodies = {
         "/v1/completions": {"prompt": ["a", "b"], **ENDLESS},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], **ENDLESS},
-        "/generate": {"text": "a", "sampling_params": {"ignore_eos": True, "max_new_tokens": 8000}},
+        "/generate": {"text": "a", "sampling_params": {"ignore_eos": True, "max_new_tokens": 100_000}},
     }
     with whole_tape.client.stream("POST", path, json={**bodies[path], "stream": True}) as response:
         lines = response.iter_lines()
@@ -228,7 +228,7 @@ def test_what_a_client_leaves_is_free_within_a_second(whole_tape, path) -> None:
 
 def test_the_same_without_a_stream(slow_tape) -> None:
     with pytest.raises(httpx.ReadTimeout):
-        post(slow_tape, "/v1/completions", {"prompt": "a", "ignore_eos": True, "max_tokens": 8000}, timeout=0.5)
+        post(slow_tape, "/v1/completions", {"prompt": "a", "ignore_eos": True, "max_tokens": 100_000}, timeout=0.5)
     until(lambda: is_idle(slow_tape), 1.0)
 
 
@@ -329,7 +329,7 @@ def test_the_official_client_reads_errors(client) -> None:
         client.chat.completions.create(model="tape", messages=[message], max_tokens=-1)
     assert (bad.value.param, bad.value.type) == ("max_tokens", "invalid_request_error")
     with pytest.raises(openai.BadRequestError) as long:
-        client.completions.create(model="tape", prompt="a" * 9000)
+        client.completions.create(model="tape", prompt="a" * 140_000)
     assert long.value.code == "context_length_exceeded"
     tool = {"type": "function", "function": {"name": "f"}}
     with pytest.raises(openai.BadRequestError) as tools:

@@ -10,9 +10,12 @@ import threading
 import time
 
 import httpx
+import msgspec
 import psutil
 import pytest
 import zmq
+
+from corymb.scheduler.messages import Abort, Generate, Sampling
 
 pytestmark = pytest.mark.server
 
@@ -144,6 +147,9 @@ def test_noise_on_every_socket_is_dropped(server):
         sock.connect(f"ipc://{path}")
         for payload in (b"\x80\x04\x95cos\nsystem\n(S'true'\ntR.", bytes(10 << 20), b""):
             sock.send(payload)
+        if path.endswith("scheduler-0"):  # well formed, but no HTTP edge would have let it through
+            sock.send(msgspec.msgpack.encode(Generate("evil", b"abc", Sampling(max_new_tokens=-5, temperature=-1.0))))
+            sock.send(msgspec.msgpack.encode(Abort("nobody")))
         sock.close(linger=5000)
     context.term()
     server.wait_for(lambda: server.log.count("Dropped a malformed message") == 9, 5)

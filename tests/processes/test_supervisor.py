@@ -102,15 +102,16 @@ def test_child_that_raises_says_why(start):
     with start("--test-failpoint", "scheduler.raise_at_step=3") as server:
         streams = Streams(server, 1, ENDLESS)
         streams.wait(5)
-        assert "error: The scheduler-0 process failed: FailpointError: A step failed" in streams.texts[0]
+        assert streams.texts[0].endswith("error: The scheduler-0 process failed.\n")
         assert server.wait_exit(10) == 1
+        assert "The scheduler-0 process failed. FailpointError: A step failed on request" in server.log
 
 
 @pytest.mark.parametrize("process", ["scheduler", "detokenizer"])
 def test_child_that_cannot_start_ends_the_server(start, process):
     with start("--test-failpoint", f"{process}.fail_start=1", ready=False) as server:
         assert server.wait_exit(10) == 1
-        assert re.search(rf"The {process}\S* process failed: FailpointError: The start-up failed", server.log)
+        assert re.search(rf"The {process}\S* process failed\. FailpointError: The start-up failed", server.log)
 
 
 def test_health_tells_starting_from_ready(start):
@@ -150,6 +151,16 @@ def test_stopped_scheduler_fails_liveness_and_recovers(start):
         assert server.get("/ready") == 503
         scheduler.resume()
         server.wait_for(lambda: server.get("/live") == 200, 5)
+        assert server.client.get("/generate/2").text == "a\nb\n"
+
+
+def test_stopped_main_process_goes_on_where_it_was(start):
+    with start("--heartbeat-timeout", "1", "--watchdog-timeout", "2") as server:
+        server.signal(signal.SIGSTOP)
+        time.sleep(3)
+        server.signal(signal.SIGCONT)
+        server.wait_for(lambda: server.get("/live") == 200, 5)
+        time.sleep(1)
         assert server.client.get("/generate/2").text == "a\nb\n"
 
 

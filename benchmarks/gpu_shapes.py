@@ -1,0 +1,74 @@
+"""The shapes of models that GPU benchmarks invent weights for, and the products of one decode step."""
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+SHAPES: dict[str, dict[str, object]] = {
+    "llama-3.1-8b": {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 128256,
+        "max_position_embeddings": 16384,
+        "rope_theta": 500000.0,
+    },
+    "qwen3-8b": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 16384,
+        "rope_theta": 1000000.0,
+    },
+    "smollm2-135m": {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+        "rope_theta": 100000.0,
+        "tie_word_embeddings": True,
+    },
+}
+COMMON = {"rms_norm_eps": 1e-5, "hidden_act": "silu", "eos_token_id": 2, "tie_word_embeddings": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a step's floor depends on."""
+
+    num_layers: int
+    products: list[tuple[int, int]]  # outputs, inputs of one layer's products
+    head: tuple[int, int]
+    kv_bytes: int  # of one token in 16 bits
+
+
+def shape_of(name: str) -> Shape:
+    """The products and KV bytes of a shape."""
+    config = {key: value for key, value in SHAPES[name].items() if isinstance(value, int)}
+    hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    products = [(queries + 2 * keys, hidden), (hidden, queries), (2 * inner, hidden), (hidden, inner)]
+    layers = config["num_hidden_layers"]
+    return Shape(layers, products, (config["vocab_size"], hidden), layers * 2 * keys * 2)
+
+
+def write_folder(name: str) -> Path:
+    """A folder with the shape's config.json."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    (folder / "config.json").write_text(json.dumps(COMMON | SHAPES[name]))
+    return folder
