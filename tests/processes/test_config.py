@@ -54,7 +54,7 @@ def test_command_of_sglang_carries_over():
         (["--port", "65536"], "not a port"),
         (["--page-size", "0"], "at least 1"),
         (["--page-size", "1.5"], "whole number"),
-        (["--max-total-tokens", "99999999999"], "whole number"),
+        (["--max-total-tokens", "99999999999"], "too large: the limit is 2147483647"),
         (["--mem-fraction-static", "1"], "above 0 and below 1"),
         (["--mem-fraction-static", "nan"], "above 0 and below 1"),
         (["--drain-timeout", "-1"], "at least 0"),
