@@ -29,7 +29,7 @@ from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
 from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
-from corymb.models.warm_up import warm_up
+from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
 
 if TYPE_CHECKING:
@@ -110,8 +110,12 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     else:
         with _stage(on_stage, "pools", _pools_detail(sizes)):
             runner = CpuRunner(_execution(model, blueprint, cache_config, dtype=dtype, place=Place(device)))
-    with _stage(on_stage, "warm-up", "two steps"):
-        warm_up(runner)
+    with _stage(on_stage, "warm-up", "every kernel once" if gpu else "two steps"):
+        if gpu:
+            longest = min(context_length - 1, options.cuda.max_step_tokens)
+            warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
+        else:
+            warm_up(runner)
     return Built(
         runner=runner,
         cache_config=cache_config,

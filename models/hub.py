@@ -161,10 +161,6 @@ def _refusal(hub: Hub, repo: Repo, error: Exception) -> str:
     return f"{repo.id} is not on {place}, or only for accounts with access ('hf auth login'); is its name right?"
 
 
-def _broken_off(what: str, error: Exception) -> str:
-    return f"Fetching {what} broke off ({_first_line(error)}); start again to go on from there."
-
-
 def _first_line(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0].rstrip(".") if text else type(error).__name__

@@ -41,7 +41,6 @@ class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     min_new_tokens: int = 0  # a stop string inside the first so many tokens does not end the request
     include_stop: bool = False  # keep the matched stop string or stop token in the text
     skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
     prompt_tail: tuple[int, ...] = ()  # last prompt tokens, where decoding needs left context
 
 
@@ -79,7 +78,7 @@ class Control(Message, frozen=True):
     """An operator's order; answered by a `Reply` with the same id."""
 
     id: str
-    action: Literal["flush_cache", "server_info", "abort_all"]
+    action: Literal["flush_cache"]
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -212,7 +211,6 @@ class Reply(Message, frozen=True):
     id: str
     ok: bool
     message: str = ""
-    info: dict[str, int | float | str | bool | None] = {}
 
 
 ToScheduler = Generate | Abort | Control

@@ -6,10 +6,10 @@ from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.door import Limits, check
 from corymb.scheduler.finishing import ABORTED, STOPPED, queue_full, queue_timeout
 from corymb.scheduler.ledger import Ledger
-from corymb.scheduler.messages import Abort, Control, Generate, Reply, ToScheduler
+from corymb.scheduler.messages import Abort, Generate, Reply, ToScheduler
 from corymb.scheduler.outbox import Outbox
 from corymb.scheduler.request import request_from
-from corymb.scheduler.tally import Info, Tally
+from corymb.scheduler.tally import Tally
 
 EXPIRY_INTERVAL_S = 0.05
 
@@ -38,14 +38,14 @@ class Reception:
         self._expiry_due_s = 0.0
         self._replies: list[Reply] = []
 
-    def receive(self, message: ToScheduler, info: Callable[[], Info]) -> None:
-        """Takes one message. `info`: what the operator is told on request."""
+    def receive(self, message: ToScheduler) -> None:
+        """Takes one message."""
         if isinstance(message, Generate):
             self._enter(message)
         elif isinstance(message, Abort):
             self._abort(message)
         else:
-            self._replies.append(self._obey(message, info))
+            self._replies.append(self._flush(message.id))
 
     def take_replies(self) -> list[Reply]:
         """Replies since the last call."""
@@ -99,16 +99,6 @@ class Reception:
             return  # it ended while the message was on its way
         self._tally.num_aborted += not message.stopped
         self._ledger.end(request, STOPPED if message.stopped else ABORTED, keep=message.stopped)
-
-    def _obey(self, message: Control, info: Callable[[], Info]) -> Reply:
-        if message.action == "flush_cache":
-            return self._flush(message.id)
-        if message.action == "abort_all":
-            rids = list(self._ledger.live)
-            for rid in rids:
-                self._abort(Abort(rid))
-            return Reply(message.id, True, f"{len(rids)} requests aborted.", {"num_aborted": len(rids)})
-        return Reply(message.id, True, info=info())
 
     def _flush(self, reply_id: str) -> Reply:
         if self._ledger.cache.flush():

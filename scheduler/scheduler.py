@@ -21,7 +21,7 @@ from corymb.scheduler.ratio import NewTokenRatio
 from corymb.scheduler.reception import Reception
 from corymb.scheduler.request import Request
 from corymb.scheduler.settling import InFlight, Settling
-from corymb.scheduler.tally import Tally, info_of, stats_of
+from corymb.scheduler.tally import Tally, stats_of
 from corymb.scheduler.validity import validate
 
 
@@ -70,7 +70,7 @@ class Scheduler:
 
     def receive(self, message: ToScheduler) -> None:
         """Takes one message. A request that is refused is answered at once."""
-        self._reception.receive(message, lambda: info_of(self._config, self._ledger, self._ratio))
+        self._reception.receive(message)
 
     def plan(self) -> StepPlan | None:
         """Decides the next step; None when nothing can be computed before a result or a message comes."""

@@ -2,12 +2,9 @@
 
 from collections import deque
 
-from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.messages import Stats
 from corymb.scheduler.ratio import NewTokenRatio
-
-Info = dict[str, int | float | str | bool | None]
 
 MAX_TIMES = 4096  # step times kept between two snapshots
 
@@ -69,20 +66,3 @@ def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
         commit_s=commit_s,
         forward_s=forward_s,
     )
-
-
-def info_of(config: SchedulerConfig, ledger: Ledger, ratio: NewTokenRatio) -> Info:
-    """What the operator is told about the scheduler."""
-    info: Info = {
-        "num_running": ledger.num_seated,
-        "num_waiting": len(ledger.queue),
-        "new_token_ratio": ratio.value,
-        "max_running_requests": ledger.seats,
-        "schedule_policy": config.schedule_policy,
-        "overlap_depth": config.overlap_depth,
-    }
-    for name, pool in ledger.cache.usage().items():
-        info[f"{name}_tokens_total"] = pool.total
-        info[f"{name}_tokens_used"] = pool.leased
-        info[f"{name}_tokens_evictable"] = pool.evictable
-    return info

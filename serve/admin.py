@@ -1,11 +1,11 @@
-"""What operators order: flush the cache, end requests; and what they ask."""
+"""What operators order: flush the cache, end requests."""
 
 import asyncio
 import math
 import time
 import urllib.parse
-from typing import Any
 
+from corymb.scheduler.messages import Reply
 from corymb.serve.answer import encode
 from corymb.serve.body import read_json
 from corymb.serve.call import Call
@@ -43,16 +43,23 @@ class Admin:
         """Drops everything cached. `?timeout=` seconds: how long to wait until no request holds any of it."""
         deadline_s = time.monotonic() + _read_timeout(call.scope["query_string"])
         while True:
-            try:
-                reply = await self._engine.control("flush_cache")
-            except EngineUnavailable as error:
-                raise unavailable(self._engine, str(error)) from error
+            reply = await self._flush()
             if reply.ok:
-                await call.answer(200, encode({"success": True, "message": reply.message or "Cache flushed."}))
+                await call.answer(200, encode({"success": True, "message": reply.message}))
                 return
             if time.monotonic() > deadline_s:
-                raise ApiError("cache_in_use", reply.message or "Requests are running; nothing was flushed.")
+                raise ApiError("cache_in_use", reply.message)
             await asyncio.sleep(_FLUSH_RETRY_S)
+
+    async def _flush(self) -> Reply:
+        try:
+            return await self._engine.flush_cache(self._settings.flush_timeout_s)
+        except EngineUnavailable as error:
+            raise unavailable(self._engine, str(error)) from error
+        except TimeoutError as error:
+            # The scheduler listens between steps, and a step with a long prompt may take minutes on a CPU.
+            message = "The scheduler is busy with one long step; it will flush after it if no request runs then."
+            raise ApiError("cache_in_use", message) from error
 
     async def abort_request(self, call: Call) -> None:
         """Ends one request with all its choices, or every one."""
@@ -77,24 +84,3 @@ def _read_timeout(query: bytes) -> float:
     if not 0 <= seconds <= _MAX_FLUSH_WAIT_S:
         raise invalid("timeout", f"must be a number of seconds from 0 to {_MAX_FLUSH_WAIT_S:g}.")
     return seconds
-
-
-def server_info(parts: Parts) -> dict[str, Any]:
-    """The resolved configuration and the state of the engine, without secrets."""
-    engine = parts.engine
-    info = engine.info
-    stats = engine.stats
-    return {
-        **info.config,
-        "state": engine.state,
-        "served_model_names": list(info.names),
-        "model_path": info.path,
-        "context_length": info.context_length,
-        "max_total_num_tokens": info.max_total_num_tokens,
-        "page_size": info.page_size,
-        "scheduler": info.scheduler,
-        "num_running": stats.num_running if stats else 0,
-        "num_waiting": stats.num_waiting if stats else 0,
-        "pool_used": stats.pool_used if stats else {},
-        "uptime_s": round(time.time() - info.started_at, 3),
-    }

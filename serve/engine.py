@@ -29,7 +29,6 @@ __all__ = ["DuplicateRid", "Engine", "EngineDied", "EngineUnavailable", "ServedM
 
 logger = logging.getLogger(__name__)
 
-Action = Literal["flush_cache", "server_info", "abort_all"]
 State = Literal["starting", "ready", "draining", "failed"]
 
 _REFUSALS: dict[State, str] = {
@@ -106,11 +105,11 @@ class Engine:
         if self.state != "failed":
             self._scheduler.send(Abort(stream.wire_rid))
 
-    async def control(self, action: Action, timeout_s: float = 30.0) -> Reply:
-        """Gives an operator's order and waits for the answer. Raises EngineUnavailable, TimeoutError."""
+    async def flush_cache(self, timeout_s: float) -> Reply:
+        """Has the scheduler drop what is cached; returns its answer. Raises EngineUnavailable, TimeoutError."""
         if self.state not in ("ready", "draining"):
             raise EngineUnavailable(_REFUSALS.get(self.state, self.failure))
-        order = Control(id=str(next(self._serial)), action=action)
+        order = Control(id=str(next(self._serial)), action="flush_cache")
         future = self._replies[order.id] = asyncio.get_running_loop().create_future()
         try:
             self._scheduler.send(order)

@@ -194,7 +194,7 @@ _SCHEDULER_COUNTERS = {
     "prefill_tokens": ("Prompt tokens computed.", "num_prefill_tokens"),
     "retractions": ("Running requests put back for lack of room.", "num_retractions"),
     "preemptions": ("Running requests put back for others of higher priority.", "num_preemptions"),
-    "requests_aborted": ("Requests ended by their client, an operator or a limit.", "num_aborted"),
+    "requests_aborted": ("Generations ended by their client or an operator.", "num_aborted"),
 }
 _SCHEDULER_GAUGES = {
     "running_requests": ("Requests in the batch.", "num_running"),

@@ -1,8 +1,8 @@
 """What is served: /v1/models and the native info routes."""
 
+import time
 from typing import Any
 
-from corymb.serve.admin import server_info
 from corymb.serve.answer import encode
 from corymb.serve.call import Call
 from corymb.serve.errors import ApiError, shown
@@ -42,10 +42,10 @@ class ModelRoutes:
 
     async def model_info(self, call: Call) -> None:
         """GET /model_info."""
-        info = self._parts.engine.info
+        info = self._engine.info
         answer = {
             "model_path": info.path,
-            "tokenizer_path": info.path,
+            "tokenizer_path": info.tokenizer_path,
             "served_model_name": info.names[0],
             "is_generation": True,
             "context_length": info.context_length,
@@ -57,5 +57,21 @@ class ModelRoutes:
         await call.answer(200, encode(answer))
 
     async def server_info(self, call: Call) -> None:
-        """GET /server_info."""
-        await call.answer(200, encode(server_info(self._parts)))
+        """GET /server_info: the resolved configuration and the state of the engine, without secrets."""
+        info, stats = self._engine.info, self._engine.stats
+        answer = {
+            **info.config,
+            "state": self._engine.state,
+            "served_model_names": list(info.names),
+            "model_path": info.path,
+            "tokenizer_path": info.tokenizer_path,
+            "context_length": info.context_length,
+            "max_total_num_tokens": info.max_total_num_tokens,
+            "page_size": info.page_size,
+            "scheduler": info.scheduler,
+            "num_running": stats.num_running if stats else 0,
+            "num_waiting": stats.num_waiting if stats else 0,
+            "pool_used": stats.pool_used if stats else {},
+            "uptime_s": round(time.time() - info.started_at, 3),
+        }
+        await call.answer(200, encode(answer))

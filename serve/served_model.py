@@ -10,6 +10,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...]  # the first is the one that answers carry
     path: str
+    tokenizer_path: str
     context_length: int
     vocab_size: int
     eos_ids: tuple[int, ...]

@@ -77,6 +77,7 @@ def _served(prepared: Prepared) -> ServedModel:
     return ServedModel(
         names=_names(prepared),
         path=str(prepared.source.folder),
+        tokenizer_path=str(prepared.tokenizer_folder),
         context_length=prepared.context_length,
         vocab_size=prepared.model.vocab_size,
         eos_ids=tuple(sorted(prepared.model.eos_ids)),

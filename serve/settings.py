@@ -19,6 +19,7 @@ class HttpSettings:
     clamp_max_tokens: bool = False  # cut max_tokens to what the context has left, instead of refusing
     incremental_streaming_output: bool = False  # /generate streams deltas, not the text so far
     health_timeout_s: float = 20.0  # for /health_generate
+    flush_timeout_s: float = 30.0  # for the scheduler to hear of /flush_cache
     uses_priority: bool = True  # of scheduling or of eviction; else the field has no effect
     uses_routing_key: bool = True
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # from the model's generation_config.json

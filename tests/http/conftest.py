@@ -54,6 +54,7 @@ def simulated(model: str = "tape", *, context_length: int = 1 << 17, headers=Non
     info = ServedModel(
         names=(model, f"corymb/{model}"),
         path=f"corymb/{model}",
+        tokenizer_path="tokens",
         context_length=context_length,
         vocab_size=VOCAB_SIZE,
         eos_ids=EOS_IDS,

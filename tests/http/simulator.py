@@ -89,7 +89,7 @@ class Simulator(Outbox):
     def send(self, message) -> None:
         if isinstance(message, Generate):
             self._admit(message)
-        elif isinstance(message, Control):
+        elif isinstance(message, Control) and not self.paused:
             self.cached.clear()
             self._later(Reply(message.id, True, "done"))
         elif isinstance(message, Abort):

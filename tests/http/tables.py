@@ -17,7 +17,9 @@ from corymb.serve.text_routes import detokenize_fields, tokenize_fields
 
 DOCS = Path(__file__).parents[2] / "docs"
 _VOCAB_SIZE = 1 << 17  # only the form of ids is told, not their range
-_INFO = ServedModel(names=("model",), path="", context_length=8192, vocab_size=_VOCAB_SIZE, eos_ids=())
+_INFO = ServedModel(
+    names=("model",), path="", tokenizer_path="", context_length=8192, vocab_size=_VOCAB_SIZE, eos_ids=()
+)
 
 
 def tables(routes: Iterable[Route]) -> dict[str, str]:

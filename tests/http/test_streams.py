@@ -191,6 +191,12 @@ def test_flush_waits_for_a_moment(hash_server) -> None:
         refused(hash_server.client.post(f"/flush_cache?timeout={timeout}"), 400, param="timeout")
 
 
+def test_a_scheduler_in_a_long_step_answers_no_flush_and_that_is_no_fault() -> None:
+    with simulated("tape", flush_timeout_s=0.1) as server:
+        server.simulator.paused = True
+        assert "long step" in refused(server.client.post("/flush_cache"), 409, code="cache_in_use")["message"]
+
+
 # Sizes.
 
 
@@ -294,6 +300,12 @@ def test_who_is_served(tape_server) -> None:
         assert tape_server.client.get(path).json()["vocab_size"] == 264
     for path in ("/server_info", "/get_server_info"):
         assert tape_server.client.get(path).json()["max_total_num_tokens"] >= 65536
+
+
+def test_a_tokenizer_from_elsewhere_is_told(simulated_tape) -> None:
+    for path in ("/model_info", "/server_info"):
+        info = simulated_tape.client.get(path).json()
+        assert (info["model_path"], info["tokenizer_path"]) == ("corymb/tape", "tokens")
 
 
 def test_server_info_holds_no_keys() -> None:

@@ -69,7 +69,9 @@ def main():
     """What `serve` does, around the scripted children."""
     config = from_flags(parser("serve").parse(sys.argv[1:]))
     timeline = Timeline()
-    model = ServedModel(names=("scripted",), path="/", context_length=64, vocab_size=264, eos_ids=())
+    model = ServedModel(
+        names=("scripted",), path="/", tokenizer_path="/", context_length=64, vocab_size=264, eos_ids=()
+    )
     with listen(config.http) as listener, private_directory() as sockets, Children(COMMANDS) as children:
         print(f"sockets {sockets}", file=sys.stderr, flush=True)
         folder = str(sockets)

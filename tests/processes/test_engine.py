@@ -34,7 +34,7 @@ def metrics():
 
 @pytest.fixture
 def engine(outbox, metrics):
-    info = ServedModel(names=("m",), path="/m", context_length=64, vocab_size=10, eos_ids=(2,))
+    info = ServedModel(names=("m",), path="/m", tokenizer_path="/t", context_length=64, vocab_size=10, eos_ids=(2,))
     engine = Engine(outbox, metrics, info, heartbeat_timeout_s=10)
     engine.ready({"max_total_num_tokens": 100, "page_size": 4})
     return engine
@@ -153,9 +153,9 @@ def test_draining_refuses_new_and_keeps_open_requests(engine):
     assert stream.finished
 
 
-def test_control_waits_for_its_own_reply(engine, outbox):
+def test_a_flush_waits_for_its_own_reply(engine, outbox):
     async def scenario():
-        asking = asyncio.create_task(engine.control("flush_cache"))
+        asking = asyncio.create_task(engine.flush_cache(30))
         await asyncio.sleep(0)
         order = outbox.messages[-1]
         assert isinstance(order, Control)
@@ -167,7 +167,7 @@ def test_control_waits_for_its_own_reply(engine, outbox):
 
 
 def test_old_heartbeat_means_not_alive(outbox, metrics):
-    info = ServedModel(names=("m",), path="/m", context_length=64, vocab_size=10, eos_ids=(2,))
+    info = ServedModel(names=("m",), path="/m", tokenizer_path="/t", context_length=64, vocab_size=10, eos_ids=(2,))
     engine = Engine(outbox, metrics, info, heartbeat_timeout_s=0.0)
     assert engine.alive
     engine.receive(Heartbeat(1, process="scheduler-0"))
@@ -245,7 +245,7 @@ def test_decode_log_writes_every_so_many_steps(caplog):
 
 
 def test_request_log_says_nothing_of_the_content(outbox, metrics, caplog):
-    info = ServedModel(names=("m",), path="/m", context_length=64, vocab_size=10, eos_ids=(2,))
+    info = ServedModel(names=("m",), path="/m", tokenizer_path="/t", context_length=64, vocab_size=10, eos_ids=(2,))
     engine = Engine(outbox, metrics, info, heartbeat_timeout_s=10, log_requests=True)
     engine.ready({})
     with caplog.at_level(logging.INFO):

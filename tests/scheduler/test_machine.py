@@ -110,11 +110,15 @@ class Machine(RuleBasedStateMachine):
         self.bench.send(Abort(rid, stopped))
         self.bench.step(steps)
 
-    @rule(action=st.sampled_from(["flush_cache", "flush_cache", "abort_all", "server_info"]))
-    def control(self, action):
-        if action == "abort_all":
-            self.touched |= set(self.bench.sent)
-        self.bench.send(Control("id", action))
+    @rule()
+    def abort_all(self):
+        self.touched |= set(self.bench.sent)
+        self.bench.send(*(Abort(rid) for rid in self.bench.sent))
+        self.bench.step()
+
+    @rule()
+    def flush(self):
+        self.bench.send(Control("id", "flush_cache"))
         self.bench.step()
 
     @rule(seconds=st.sampled_from([0.1, 3.0]))

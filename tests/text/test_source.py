@@ -37,7 +37,11 @@ def test_toys_have_a_config_and_the_byte_tokenizer(tmp_path: Path, name: str) ->
     assert (source.name, source.served_name) == (f"corymb/{name}", name)
     config = json.loads((source.folder / "config.json").read_text())
     assert config["architectures"] == [f"Corymb{name.capitalize()}"]
-    assert (config["vocab_size"], config["eos_token_id"], config["max_position_embeddings"]) == (264, [257, 259], 131_072)
+    assert (config["vocab_size"], config["eos_token_id"], config["max_position_embeddings"]) == (
+        264,
+        [257, 259],
+        131_072,
+    )
     assert load_tokenizer(source.folder).encode("é<eos>") == [195, 169, 257]
     assert get(f"corymb/{name}", tmp_path).folder == source.folder
 
