@@ -56,6 +56,15 @@ def window(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
+def test_a_sequence_that_grows_by_a_page_at_a_time_owns_each_page_once(page_size: int, window: int) -> None:
+    """Each turn ends a node of one page: the shared part is then as short as it gets."""
+    cache = make(page_size, window=window)
+    for num_pages in range(1, 6):
+        lease = run(cache, tokens(num_pages * page_size))
+        assert lease.num_cached == (num_pages - 1) * page_size
+    assert cache.usage()["full"].evictable == 5 * page_size
+
+
 def test_second_request_finds_what_the_first_left(page_size: int, window: int) -> None:
     cache = make(page_size, window=window)
     prompt = tokens(40)
