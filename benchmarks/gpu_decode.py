@@ -218,7 +218,11 @@ def copy_bandwidth() -> float:
     """Bytes read and written a second by a large copy."""
     source = torch.randint(0, 100, (1 << 30,), device=GPU, dtype=torch.int32)
     target = torch.empty_like(source)
-    return 2 * source.numel() * 4 / replay_s(lambda: target.copy_(source) and None, repeats=8)
+
+    def copy() -> None:
+        target.copy_(source)
+
+    return 2 * source.numel() * 4 / replay_s(copy, repeats=8)
 
 
 def emit(options: argparse.Namespace, metric: str, value: float, unit: str, **params: str | float | int | None) -> None:

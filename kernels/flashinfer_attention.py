@@ -117,7 +117,7 @@ class FlashInferAttention:
         pools = (cache.keys.unsqueeze(1), cache.values.unsqueeze(1))  # pages of one token
         scales = {} if self._kv_dtype.itemsize > 1 else {"k_scale": cache.key_scale, "v_scale": cache.value_scale}
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        attended: Tensor = wrapper.run(q.contiguous(), pools, out=out, **scales)
+        attended: Tensor = wrapper.run(q, pools, out=out, **scales)
         return attended
 
     def _planned(self) -> RaggedLayout:

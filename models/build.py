@@ -29,7 +29,7 @@ from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
 from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
-from corymb.models.warm_up import warm_up
+from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ class Built:
 
 def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress = lambda *_: None) -> Built:
     """Builds a runner that is ready for plans. Raises ModelError, before any weights are read where that can be."""
-    device = _device(options)
-    precision = _precision(options, device)
+    gpu = _gpu(options)
+    device = gpu.device.device if gpu else torch.device("cpu")
+    precision = _precision(options, gpu)
     dtype = TORCH_DTYPES[precision.compute]
-    pool_dtype = _pool_dtype(options, device, dtype)
-    gpu = _gpu(options, device)
+    pool_dtype = _pool_dtype(options, gpu, dtype)
     blueprint = read_blueprint(
         options.folder,
         precision=precision,
@@ -103,13 +103,19 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         model = blueprint.load(on_progress)
     runner: Runner
     if gpu:
-        with _stage(on_stage, "pools and graphs", f"{_pools_detail(sizes)}; {gpu.detail}"):
-            runner = gpu.runner(model, cache_config, dtype, pool_dtype, eos_ids=blueprint.config.eos_ids)
+        with _stage(on_stage, "pools", f"{_pools_detail(sizes)} in {_name(pool_dtype)}"):
+            parts = gpu.parts(model, cache_config, dtype, pool_dtype, eos_ids=blueprint.config.eos_ids)
+        with _stage(on_stage, "graphs", gpu.detail):
+            runner = gpu.capture(parts, cache_config)
     else:
         with _stage(on_stage, "pools", _pools_detail(sizes)):
             runner = CpuRunner(_execution(model, blueprint, cache_config, dtype=dtype, place=Place(device)))
-    with _stage(on_stage, "warm-up", "two steps"):
-        warm_up(runner)
+    with _stage(on_stage, "warm-up", "every kernel once" if gpu else "two steps"):
+        if gpu:
+            longest = min(context_length - 1, options.cuda.max_step_tokens)
+            warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
+        else:
+            warm_up(runner)
     return Built(
         runner=runner,
         cache_config=cache_config,
@@ -119,45 +125,41 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         max_total_num_tokens=sizes.num_full_tokens,
         weights_bytes=blueprint.weights_bytes,
         pools_bytes=sizes.size_bytes,
-        device=device.type,
+        device="cuda" if gpu else "cpu",
         dtype=precision.weights,
     )
 
 
-def _device(options: RunnerOptions) -> torch.device:
-    has_gpu = torch.cuda.is_available()
-    if options.device == "cuda" and not has_gpu:
-        raise UnsupportedModel("--device cuda finds no GPU: torch sees none; use --device cpu.")
-    # Models made for tests have nothing to compute.
-    on_host = options.device == "cpu" or read_config(options.folder).decoder is None
-    return torch.device("cuda" if has_gpu and not on_host else "cpu")
-
-
-def _precision(options: RunnerOptions, device: torch.device) -> Precision:
-    return resolve_precision(
-        options.dtype,
-        options.quantization,
-        device="cuda" if device.type == "cuda" else "cpu",
-        saved=read_config(options.folder).dtype,
-    )
-
-
-def _pool_dtype(options: RunnerOptions, device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    if options.kv_cache_dtype == "auto":
-        return dtype
-    if device.type != "cuda":
-        raise UnsupportedModel(f"--kv-cache-dtype {options.kv_cache_dtype} needs a GPU; use auto.")
-    return {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[options.kv_cache_dtype]
-
-
-def _gpu(options: RunnerOptions, device: torch.device) -> "CudaParts | None":
-    if device.type != "cuda":
+def _gpu(options: RunnerOptions) -> "CudaParts | None":
+    """What a GPU's runner is made of; None for a CPU's."""
+    if options.device == "cpu":
         return None
+    if options.device == "auto" and (not torch.cuda.is_available() or read_config(options.folder).decoder is None):
+        return None  # models made for tests have next to nothing to compute
     if importlib.util.find_spec("triton") is None:
         raise UnsupportedModel("A GPU needs Triton; install corymb[gpu], or use --device cpu.")
     # By name: the packages that this module needs are there only with the `gpu` extra.
     parts: CudaParts = importlib.import_module("corymb.models.cuda_build").make_parts(options.cuda)
     return parts
+
+
+def _precision(options: RunnerOptions, gpu: "CudaParts | None") -> Precision:
+    return resolve_precision(
+        options.dtype,
+        options.quantization,
+        device="cuda" if gpu else "cpu",
+        saved=read_config(options.folder).dtype,
+    )
+
+
+def _pool_dtype(options: RunnerOptions, gpu: "CudaParts | None", dtype: torch.dtype) -> torch.dtype:
+    if options.kv_cache_dtype == "auto":
+        return dtype
+    if gpu is None:
+        raise UnsupportedModel(f"--kv-cache-dtype {options.kv_cache_dtype} needs a GPU; use auto.")
+    if read_config(options.folder).decoder is None:
+        raise UnsupportedModel(f"{options.kv_cache_dtype} cannot hold the exact numbers of this model; use auto.")
+    return {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[options.kv_cache_dtype]
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -16,6 +16,7 @@ from corymb.kernels.triton_attention import Limits, TritonAttention
 from corymb.kernels.triton_jit import Launch, is_interpreted
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_sampling import TritonSampling
+from corymb.models.builtin import NoAttention
 from corymb.models.cuda_decode import Parts
 from corymb.models.cuda_device import CudaDevice, Device, HostDevice
 from corymb.models.cuda_graphs import tiers
@@ -24,7 +25,7 @@ from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
 from corymb.models.linear import MakeLinear
-from corymb.models.model import Model
+from corymb.models.model import Model, ScoringModel
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.rows import Rows
@@ -55,7 +56,7 @@ class CudaParts:
 
     def __init__(self, options: CudaOptions, device: Device) -> None:
         self._options = options
-        self._device = device
+        self.device = device
         self.launch = _launch(device, early=options.early_launch)
         self.selected: Selected = select(options.attention, has_flashinfer=has_flashinfer() and not is_interpreted())
 
@@ -86,25 +87,42 @@ class CudaParts:
         *,
         eos_ids: frozenset[int],
     ) -> CudaRunner:
-        """Allocates the pools and captures the graphs."""
+        """Both of what follows."""
+        return self.capture(self.parts(model, config, dtype, pool_dtype, eos_ids=eos_ids), config)
+
+    def parts(
+        self,
+        model: Model,
+        config: CacheConfig,
+        dtype: torch.dtype,
+        pool_dtype: torch.dtype,
+        *,
+        eos_ids: frozenset[int],
+    ) -> Parts:
+        """Allocates the pools."""
         types = Types(dtype, pool_dtype)
-        place, sampling = Place(self._device.device), TritonSampling(self.launch)
-        parts = Parts(
+        place, sampling = Place(self.device.device), TritonSampling(self.launch)
+        return Parts(
             model=model,
-            attention=self._attention(model.attention_specs, config, types),
+            attention=self._attention(model, config, types),
             kv=allocate(model.attention_specs, config, dtype=types.pools, place=place),
             rows=Rows(config, place),
             sampler=Sampler(config.num_rows, eos_ids, place, sampling),
             sampling=sampling,
             launch=self.launch,
         )
-        captured = tiers(min(self._options.graph_max_tokens, config.num_rows - 1))
-        if self.selected.decode == "torch":
-            captured = []  # its plans hold lengths, which a graph would repeat
-        return CudaRunner(parts, self._device, max_tokens=self._options.max_step_tokens, graph_tiers=captured)
 
-    def _attention(self, specs: Sequence[AttentionSpec], config: CacheConfig, types: Types) -> Attention:
-        selected = self.selected
+    def capture(self, parts: Parts, config: CacheConfig) -> CudaRunner:
+        """Captures the graphs."""
+        captured = tiers(min(self._options.graph_max_tokens, config.num_rows - 1))
+        if self.selected.decode == "torch" or not isinstance(parts.model, ScoringModel):
+            captured = []  # their steps depend on lengths that the host knows, which a graph would repeat
+        return CudaRunner(parts, self.device, max_tokens=self._options.max_step_tokens, graph_tiers=captured)
+
+    def _attention(self, model: Model, config: CacheConfig, types: Types) -> Attention:
+        selected, specs = self.selected, model.attention_specs
+        if not isinstance(model, ScoringModel):
+            return NoAttention()  # a model made for tests
         if selected.prefill == "torch":
             return TorchAttention()
         made = {
@@ -121,7 +139,7 @@ class CudaParts:
         return TritonAttention(
             specs,
             limits,
-            device=self._device.device,
+            device=self.device.device,
             kv_dtype=types.pools,
             launch=self.launch,
             deterministic=self._options.attention.deterministic,
@@ -135,7 +153,7 @@ class CudaParts:
         attention: GraphAttention = module.FlashInferAttention(
             specs,
             max_keys=most_keys,
-            device=self._device.device,
+            device=self.device.device,
             dtype=types.model,
             kv_dtype=types.pools,
             launch=self.launch,
@@ -144,8 +162,12 @@ class CudaParts:
 
 
 def make_device(index: int = 0) -> Device:
-    """The GPU, or its stand-in where kernels are interpreted."""
-    return HostDevice() if is_interpreted() else CudaDevice(index)
+    """The GPU, or its stand-in where kernels are interpreted. Raises UnsupportedModel where there is none."""
+    if is_interpreted():
+        return HostDevice()
+    if not torch.cuda.is_available():
+        raise UnsupportedModel("--device cuda finds no GPU: torch sees none; use --device cpu.")
+    return CudaDevice(index)
 
 
 def _launch(device: Device, *, early: bool) -> Launch:

@@ -71,6 +71,7 @@ class CudaDevice:
     def __init__(self, index: int = 0) -> None:
         self.device = torch.device("cuda", index)
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def mark(self) -> Mark:
         """See Device."""
@@ -82,10 +83,14 @@ class CudaDevice:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """See Device. `work` must have run before, so that every kernel is compiled."""
-        graph = torch.cuda.CUDAGraph()
-        # Only this thread's calls may disturb the capture: others go on serving.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(current)
+        # Not torch.cuda.graph: it collects garbage first, a tenth of a second for each of many graphs.
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             work()
+            graph.capture_end()
+        current.wait_stream(self._stream)
         return graph.replay
 
     def synchronize(self) -> None:

@@ -43,9 +43,8 @@ class Graphs:
         for tier in sorted(num_tokens, reverse=True):
             step = step_of(tier)
             step.prepare()
-            if not self._tiers:
-                step.run()  # compiles what the graphs need, and shows what fails outside a capture
-                device.synchronize()
+            step.run()  # kernels are compiled and loaded: neither may happen while a graph is captured
+            device.synchronize()
             self._tiers[tier] = Tier(tier, device.capture(step.run))
         self._order = sorted(self._tiers)
 

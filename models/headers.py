@@ -58,12 +58,7 @@ def read_headers(folder: Path) -> Stored:
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a model: those that its index names, or all there are."""
     if (folder / INDEX).exists():
-        mapped = Fields.read(folder / INDEX).inner("weight_map").values
-        files = [folder / name for name in sorted(set(mapped.values()))]
-        missing = [file.name for file in files if not file.exists()]
-        if missing:
-            raise BrokenModel(f"{folder} lacks {_some(missing)}, which its index names; download it again.")
-        return files
+        return _indexed(folder)
     files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
     if not files:
         raise _no_files(folder)
@@ -94,6 +89,17 @@ def check_tensors(stored: Stored, expected: Shapes, folder: Path) -> None:
             raise UnsupportedModel(
                 f"{name} in {stored[name].file} is stored as {stored[name].dtype}, which is not supported."
             )
+
+
+def _indexed(folder: Path) -> list[Path]:
+    names = sorted({str(name) for name in Fields.read(folder / INDEX).inner("weight_map").values.values()})
+    outside = [name for name in names if Path(name).name != name]
+    if outside:
+        raise BrokenModel(f"{folder / INDEX} names files outside its folder: {_some(outside)}.")
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        raise BrokenModel(f"{folder} lacks {_some(missing)}, which its index names; download it again.")
+    return [folder / name for name in names]
 
 
 def _header(file: Path) -> Stored:

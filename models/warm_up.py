@@ -1,5 +1,7 @@
 """The first steps of a runner: they meet every kernel once, so that no request waits for it, or fails on it."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from corymb.scheduler.messages import Sampling
@@ -8,13 +10,23 @@ from corymb.scheduler.plan import LAST_SAMPLED, Opened, Runner, StepPlan
 _PADDING_ROW = 0  # nobody reads its table entries, nor slot 0
 
 
-def warm_up(runner: Runner) -> None:
-    """Runs a prompt of two tokens and a decode on the padding row. Raises what the steps raise."""
-    prompt_ids = np.zeros(2, np.int32)
-    opened = Opened(_PADDING_ROW, prompt_ids, prompt_ids[:0], Sampling(max_new_tokens=2, temperature=0.0), None)
-    steps = [runner.launch(_plan(prompt_ids, 0, [opened])), runner.launch(_plan(np.array([LAST_SAMPLED]), 2, []))]
-    for step in steps:
-        step.wait()
+SHORT = (2,)
+# A GPU has kernels of its own for rows of one, few, some and many tokens, and for every way of sampling.
+EVERY_WIDTH = (2, 12, 64)
+GREEDY = Sampling(max_new_tokens=2, temperature=0.0)
+EVERY_SAMPLING = (GREEDY, Sampling(max_new_tokens=2), Sampling(max_new_tokens=2, top_k=5, top_p=0.9))
+
+
+def warm_up(runner: Runner, widths: Sequence[int] = SHORT, samplings: Sequence[Sampling] = (GREEDY,)) -> None:
+    """Runs prompts of these widths and a decode behind each, on the padding row. Raises what the steps raise."""
+    for width in widths:
+        for sampling in samplings if width == widths[0] else samplings[:1]:
+            prompt_ids = np.zeros(width, np.int32)
+            opened = Opened(_PADDING_ROW, prompt_ids, prompt_ids[:0], sampling, None)
+            prompt = runner.launch(_plan(prompt_ids, 0, [opened]))
+            decode = runner.launch(_plan(np.array([LAST_SAMPLED]), width, []))
+            prompt.wait()
+            decode.wait()
 
 
 def _plan(token_ids: np.ndarray[tuple[int], np.dtype[np.int32]], start: int, opened: list[Opened]) -> StepPlan:

@@ -116,9 +116,7 @@ class ChatCompletions:
         return Ask(
             rid=values.get("rid") or new_rid("chatcmpl"),
             token_ids=rendered.token_ids,
-            sampling=sampling(
-                values, settings.sampling_defaults, max_new=max_new, min_new=min_new, vocab_size=vocab_size
-            ),
+            sampling=sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size),
             text=text_options(values, min_new=min_new),
             logprobs=openai_logprobs(logprobs),
             n=values.get("n", 1),

@@ -104,11 +104,11 @@ class Completions:
         max_new = self._room.new_tokens(len(prompt.token_ids), asked, DEFAULT_MAX_TOKENS, param="max_tokens")
         min_new = values.get("min_tokens", 0)
         check_min("min_tokens", min_new, max_new)
-        defaults = self._parts.settings.sampling_defaults
+        settings = self._parts.settings
         return Ask(
             rid=rid,
             token_ids=prompt.token_ids,
-            sampling=sampling(values, defaults, max_new=max_new, min_new=min_new, vocab_size=info.vocab_size),
+            sampling=sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=info.vocab_size),
             text=text_options(values, min_new=min_new),
             logprobs=openai_logprobs(values.get("logprobs"), prompt_from=0 if values.get("echo") else -1),
             n=values.get("n", 1),

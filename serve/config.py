@@ -10,8 +10,9 @@ import msgspec
 
 from corymb.cache.config import Eviction
 from corymb.scheduler.config import SchedulerConfig
-from corymb.serve.devices import Device, resolve_device
+from corymb.serve.devices import Device
 from corymb.serve.failpoints import Failpoint, parse_failpoint
+from corymb.serve.gpu_options import GpuOptions, conflicts
 
 API_KEY_VARIABLE = "CORYMB_API_KEY"
 ADMIN_API_KEY_VARIABLE = "CORYMB_ADMIN_API_KEY"
@@ -19,7 +20,6 @@ CACHE_VARIABLE = "CORYMB_CACHE"
 
 Section = TypeVar("Section", bound=msgspec.Struct)
 LogLevel = Literal["debug", "info", "warning", "error"]
-Backend = Literal["auto", "flashinfer", "triton", "torch"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 
@@ -73,23 +73,13 @@ class RuntimeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Devices, processes and their time limits."""
 
     device: Device = "auto"
+    default_chunk: bool = False  # --chunked-prefill-size was not given: the device decides
+    random_seed: int | None = None  # of sampling, for requests that bring no seed; None: unpredictable
     watchdog_timeout_s: float = 300.0
     heartbeat_timeout_s: float = 10.0
     drain_timeout_s: float = 30.0
     startup_timeout_s: float = 1800.0
     failpoints: tuple[Failpoint, ...] = ()
-
-
-class GpuOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What only a GPU's runner heeds."""
-
-    attention_backend: Backend = "auto"
-    prefill_attention_backend: Backend = "auto"
-    decode_attention_backend: Backend = "auto"
-    kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
-    cuda_graph_max_bs_decode: int = 256
-    disable_cuda_graph: bool = False
-    enable_deterministic_inference: bool = False
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +90,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerConfig
     memory: MemoryOptions
     runtime: RuntimeOptions
-    gpu: GpuOptions = GpuOptions()
+    gpu: GpuOptions
 
     def without_secrets(self) -> "ServeConfig":
         """What other processes and `/get_server_info` may see."""
@@ -157,7 +147,6 @@ def child_environment() -> dict[str, str]:
     return environment
 
 
-_CHUNKS = {"cpu": 2048, "cuda": 8192}  # a step of so many tokens keeps the device busy and others waiting briefly
 _SECRET_VARIABLES = {API_KEY_VARIABLE, ADMIN_API_KEY_VARIABLE}
 
 
@@ -198,8 +187,6 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
 
 def _scheduler(flags: argparse.Namespace) -> SchedulerConfig:
     chunk = flags.chunked_prefill_size
-    if chunk is None:
-        chunk = _CHUNKS[resolve_device(flags.device or "auto")]
     return _pick(
         SchedulerConfig,
         flags,
@@ -213,7 +200,7 @@ def _runtime(flags: argparse.Namespace) -> RuntimeOptions:
         failpoints = tuple(parse_failpoint(text) for text in flags.test_failpoint)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return _pick(RuntimeOptions, flags, failpoints=failpoints)
+    return _pick(RuntimeOptions, flags, failpoints=failpoints, default_chunk=flags.chunked_prefill_size is None)
 
 
 def _pick(section: type[Section], flags: argparse.Namespace, **values: object) -> Section:
@@ -226,6 +213,8 @@ def _pick(section: type[Section], flags: argparse.Namespace, **values: object) -
 
 def _check_pairs(config: ServeConfig) -> None:
     """Refuses options that exclude each other."""
+    for sentence in conflicts(config.gpu):
+        raise ConfigError(sentence)
     scheduler, memory = config.scheduler, config.memory
     chunk, policy = scheduler.chunked_prefill_size, scheduler.schedule_policy
     if chunk is not None and chunk < memory.page_size:

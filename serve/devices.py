@@ -1,23 +1,67 @@
-"""Whether this machine has a GPU that the scheduler can use; asked without torch."""
+"""Which GPU the driver offers, asked without torch: the main process never imports it."""
 
+import ctypes
 import importlib.metadata
 import importlib.util
-from pathlib import Path
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 Device = Literal["auto", "cpu", "cuda"]
+ResolvedDevice = Literal["cpu", "cuda"]
 
-_DRIVER = Path("/dev/nvidiactl")
+_DRIVER = "libcuda.so.1"
+_NAME_BYTES = 128
+_GB = 1_000_000_000
+# Prompt tokens computed in one step. A larger GPU finishes more of them in the time that others may wait.
+_CHUNKS = ((20 * _GB, 2048), (60 * _GB, 4096), (160 * _GB, 8192))
+_LARGEST_CHUNK = 16384
 
 
-def resolve_device(device: Device) -> Literal["cpu", "cuda"]:
-    """What `auto` means here; anything else stays."""
-    if device != "auto":
-        return device
-    return "cuda" if _DRIVER.exists() and _has_packages() else "cpu"
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The first GPU that this process may use."""
+
+    name: str
+    total_bytes: int
+
+
+def find_gpu(load: Callable[[str], Any] = ctypes.CDLL) -> Gpu | None:
+    """Asks the driver, which heeds CUDA_VISIBLE_DEVICES. None where there is no driver, or no GPU behind it."""
+    try:
+        cuda = load(_DRIVER)
+    except OSError:
+        return None
+    count, device = ctypes.c_int(), ctypes.c_int()
+    name, total = ctypes.create_string_buffer(_NAME_BYTES), ctypes.c_size_t()
+    questions: tuple[Callable[[], int], ...] = (
+        lambda: cuda.cuInit(0),
+        lambda: cuda.cuDeviceGetCount(ctypes.byref(count)),
+        lambda: cuda.cuDeviceGet(ctypes.byref(device), 0),  # an error where there are none
+        lambda: cuda.cuDeviceGetName(name, _NAME_BYTES, device),
+        lambda: cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device),
+    )
+    if any(ask() != 0 for ask in questions) or count.value < 1:
+        return None
+    return Gpu(name.value.decode(errors="replace"), total.value)
+
+
+def resolve_device(asked: Device, gpu: Gpu | None) -> ResolvedDevice:
+    """What `auto` means here; anything else stays, and whoever builds the model says what is wrong with it."""
+    if asked != "auto":
+        return asked
+    return "cuda" if gpu is not None and _has_packages() else "cpu"
+
+
+def chunk_tokens(device: ResolvedDevice, gpu: Gpu | None) -> int:
+    """The default of --chunked-prefill-size."""
+    if device == "cpu" or gpu is None:
+        return _CHUNKS[0][1]
+    return next((tokens for below, tokens in _CHUNKS if gpu.total_bytes < below), _LARGEST_CHUNK)
 
 
 def _has_packages() -> bool:
+    """Whether torch can use a GPU and Triton is there."""
     if importlib.util.find_spec("triton") is None:
         return False
     try:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar, get_args
 
 from corymb.cache.config import Eviction
 from corymb.scheduler.config import Order
+from corymb.serve.gpu_options import MAX_GRAPH_TOKENS, Backend, DecodeGraphs, KvCacheType, PrefillGraphs
 
 _MAX_INT = 1 << 31
 
@@ -53,6 +54,7 @@ class Parser(argparse.ArgumentParser):
 
 _REFUSED = {
     "--trust-remote-code": "code from a model folder is never run; models are built from known architectures only.",
+    "--enable-torch-compile": "its kernels are fused by hand and its steps captured as graphs; leave the flag out.",
 }
 
 
@@ -170,7 +172,7 @@ def _add_scheduler(group: Any) -> None:
         "--chunked-prefill-size",
         metavar="N",
         type=chunk,
-        help="prompt tokens computed in one step; -1: whole prompts (2048; GPU: 8192)",
+        help="prompt tokens computed in one step; -1: whole prompts (2048; GPU: by its memory)",
     )
     add("--enable-mixed-chunk", action="store_true", help="prompt chunks and running requests share steps")
     add("--enable-priority-scheduling", action="store_true", help="heed the field priority")
@@ -192,7 +194,7 @@ def _add_scheduler(group: Any) -> None:
         type=minus_one,
         help="wait for a shared prefix from N tokens; -1: off (32)",
     )
-    add("--random-seed", metavar="N", type=natural, help="of the order random (default: 0)")
+    add("--random-seed", metavar="N", type=natural, help="of requests that bring no seed, and of the order random")
 
 
 def _add_memory(group: Any) -> None:
@@ -238,19 +240,22 @@ def _add_runtime(group: Any) -> None:
 
 
 def _add_gpu(group: Any) -> None:
-    add, back_ends = group.add_argument, ("auto", "flashinfer", "triton", "torch")
-    add("--attention-backend", choices=back_ends, help="attention of both phases (default: auto)")
-    add("--prefill-attention-backend", choices=back_ends, help="attention of prompts, before --attention-backend")
-    add("--decode-attention-backend", choices=back_ends, help="attention of decode, before --attention-backend")
-    add("--kv-cache-dtype", choices=("auto", "fp8_e4m3", "fp8_e5m2"), help="type of the KV pool (default: auto)")
-    add("--cuda-graph-max-bs-decode", metavar="N", type=positive, help="largest captured decode step (default: 256)")
-    add("--disable-cuda-graph", action="store_true", default=None, help="queue every step kernel by kernel")
+    add = group.add_argument
+    add("--attention-backend", choices=get_args(Backend), help="of prompts and decode (default: auto)")
+    add("--prefill-attention-backend", choices=get_args(Backend), help="of prompts alone")
+    add("--decode-attention-backend", choices=get_args(Backend), help="of decode alone")
+    add("--kv-cache-dtype", choices=get_args(KvCacheType), help="auto: that of the model (default)")
     add(
-        "--enable-deterministic-inference",
-        action="store_true",
-        default=None,
-        help="the same bits whatever runs beside a request; slower",
+        "--cuda-graph-max-bs-decode",
+        "--cuda-graph-max-bs",
+        metavar="N",
+        type=positive,
+        help=f"requests in the largest captured decode step (default: {MAX_GRAPH_TOKENS})",
     )
+    add("--cuda-graph-backend-decode", choices=get_args(DecodeGraphs), help="default: full")
+    add("--cuda-graph-backend-prefill", choices=get_args(PrefillGraphs), help="default: piecewise")
+    add("--disable-cuda-graph", action="store_true", help="queue every step kernel by kernel")
+    add("--enable-deterministic-inference", action="store_true", help="the same bits whatever runs beside a request")
 
 
 def _add_tests(made: Parser) -> None:

@@ -81,11 +81,10 @@ class Native:
         if "sampling_seed" in params:
             params = {**params, "seed": params["sampling_seed"]}
         settings, vocab_size = self._parts.settings, self._parts.engine.info.vocab_size
-        defaults = settings.sampling_defaults
         return Ask(
             rid=rid,
             token_ids=prompt.token_ids,
-            sampling=sampling(params, defaults, max_new=max_new, min_new=min_new, vocab_size=vocab_size),
+            sampling=sampling(params, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size),
             text=text_options(params, min_new=min_new),
             logprobs=_logprobs(values, index, len(prompt.token_ids)),
             n=params.get("n", 1),

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -10,13 +9,15 @@ from corymb.models.architectures import read_config
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.headers import check_tensors, read_headers
 from corymb.models.inventory import expected_tensors
-from corymb.models.memory import host_memory
+from corymb.models.memory import Memory, host_memory
 from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
 from corymb.models.sizing import PoolRequest, TokenBytes, find_room, size_pools
 from corymb.models.source import ModelSource, resolve
+from corymb.scheduler.config import SchedulerConfig
 from corymb.serve.config import ConfigError, ServeConfig
-from corymb.serve.devices import Device, resolve_device
+from corymb.serve.devices import Gpu, ResolvedDevice, chunk_tokens, find_gpu, resolve_device
+from corymb.serve.gpu_options import misplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Prepared:
     model: ModelConfig
     tokenizer_folder: Path
     weights_bytes: int  # in memory
+    gpu: Gpu | None  # None: the CPU computes
 
     @property
     def served_name(self) -> str:
@@ -53,13 +55,15 @@ def prepare(config: ServeConfig) -> Prepared:
             weights=options.load_format != "dummy",
         )
     model = read_config(source.folder)
-    resolved = _resolve(config, model)
+    gpu = None if config.runtime.device == "cpu" else find_gpu()
+    resolved = _resolve(config, model, gpu)
     return Prepared(
         config=resolved,
         source=source,
         model=model,
         tokenizer_folder=_tokenizer_folder(config) or source.folder,
-        weights_bytes=_check_weights(source.folder, model, resolved),
+        weights_bytes=_check_weights(source.folder, model, resolved, gpu),
+        gpu=gpu if resolved.runtime.device == "cuda" else None,
     )
 
 
@@ -70,42 +74,58 @@ def _tokenizer_folder(config: ServeConfig) -> Path | None:
     return resolve(path, cache_dir=Path(config.model.cache_dir), offline=config.model.offline, weights=False).folder
 
 
-def _resolve(config: ServeConfig, model: ModelConfig) -> ServeConfig:
+def _resolve(config: ServeConfig, model: ModelConfig, gpu: Gpu | None) -> ServeConfig:
     """Decides what was left to the server."""
     length = config.model.context_length or model.context_length
     if length > model.context_length:
         raise ConfigError(f"--context-length {length} is above what the model was made for, {model.context_length}.")
-    # Models made for tests have nothing to compute.
-    device: Device = resolve_device(config.runtime.device) if model.decoder is not None else "cpu"
+    device = _device(config, model, gpu)
+    for sentence in misplaced(config.gpu, device):
+        raise ConfigError(sentence)
     precision = _precision(config, device, model)
     dtype = precision.compute if config.model.quantization else precision.weights
     return msgspec.structs.replace(
         config,
         model=msgspec.structs.replace(config.model, dtype=dtype, context_length=length),
-        runtime=msgspec.structs.replace(config.runtime, device=device),
+        scheduler=_with_chunk(config, device, gpu),
+        runtime=msgspec.structs.replace(config.runtime, device=device, default_chunk=False),
     )
 
 
-def _precision(config: ServeConfig, device: Device, model: ModelConfig) -> Precision:
+def _device(config: ServeConfig, model: ModelConfig, gpu: Gpu | None) -> ResolvedDevice:
+    asked = config.runtime.device
+    if asked == "auto" and model.decoder is None:
+        return "cpu"  # models made for tests have next to nothing to compute
+    return resolve_device(asked, gpu)
+
+
+def _with_chunk(config: ServeConfig, device: ResolvedDevice, gpu: Gpu | None) -> SchedulerConfig:
+    if not config.runtime.default_chunk:
+        return config.scheduler
+    chunk = max(chunk_tokens(device, gpu), config.memory.page_size)
+    return msgspec.structs.replace(config.scheduler, chunked_prefill_size=chunk)
+
+
+def _precision(config: ServeConfig, device: ResolvedDevice, model: ModelConfig) -> Precision:
     options = config.model
-    return resolve_precision(options.dtype, options.quantization, device=_kind(device), saved=model.dtype)
+    return resolve_precision(options.dtype, options.quantization, device=device, saved=model.dtype)
 
 
-def _kind(device: Device) -> Literal["cpu", "cuda"]:
-    return "cuda" if device == "cuda" else "cpu"
-
-
-def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig) -> int:
+def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: Gpu | None) -> int:
     """Raises unless all tensors are there and fit into memory beside the pools; returns what they will take."""
     if model.decoder is None:
         return 0
     expected = expected_tensors(model.decoder)
     if config.model.load_format != "dummy":
         check_tensors(read_headers(folder), expected, folder)
-    precision = _precision(config, config.runtime.device, model)
-    weights_bytes = precision.weights_bytes(model.decoder, _kind(config.runtime.device))
-    if config.runtime.device == "cpu":
+    device = resolve_device(config.runtime.device, gpu)
+    precision = _precision(config, device, model)
+    weights_bytes = precision.weights_bytes(model.decoder, device)
+    if device == "cpu":
         _check_memory(model, config, weights_bytes, _token_bytes(model.decoder, precision))
+    elif gpu is not None:
+        # How much of it others have taken, the scheduler process sees before it reads any weights.
+        find_room(Memory(gpu.total_bytes, gpu.total_bytes), weights_bytes, config.memory.mem_fraction_static)
     return weights_bytes
 
 

@@ -1,12 +1,12 @@
 """The sampling fields that every generating endpoint shares, and what becomes of them."""
 
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from corymb.scheduler.messages import LogprobOptions, Sampling, TextOptions
 from corymb.serve.errors import invalid
 from corymb.serve.fields import Field, boolean, ignored, integer, logit_bias, number, refused, strings, token_ids
+from corymb.serve.settings import HttpSettings
 
 MAX_NEW_TOKENS = 2**31 - 1
 MAX_N = 128
@@ -61,9 +61,9 @@ def structure_fields() -> list[Field]:
     ]
 
 
-def sampling(values: Values, defaults: Mapping[str, float], *, max_new: int, min_new: int, vocab_size: int) -> Sampling:
+def sampling(values: Values, settings: HttpSettings, *, max_new: int, min_new: int, vocab_size: int) -> Sampling:
     """What the scheduler and the runner need; the model's own defaults fill what the client left out."""
-    given = {**defaults, **values}
+    given = {**settings.sampling_defaults, **values}
     temperature = float(given.get("temperature", 1.0))
     top_k = int(given.get("top_k", 0))
     seed = values.get("seed")
@@ -78,7 +78,7 @@ def sampling(values: Values, defaults: Mapping[str, float], *, max_new: int, min
         frequency_penalty=values.get("frequency_penalty", 0.0),
         repetition_penalty=float(given.get("repetition_penalty", 1.0)),
         logit_bias=values.get("logit_bias", {}),
-        seed=(secrets.randbits(63) if seed is None else seed) & _SEED_MASK,
+        seed=(settings.draw_seed() if seed is None else seed) & _SEED_MASK,
         stop_token_ids=values.get("stop_token_ids", ()),
         ignore_eos=values.get("ignore_eos", False),
     )

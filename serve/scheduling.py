@@ -140,6 +140,6 @@ def _cuda_options(config: ServeConfig) -> CudaOptions:
             decode=gpu.decode_attention_backend,
             deterministic=gpu.enable_deterministic_inference,
         ),
-        graph_max_tokens=0 if gpu.disable_cuda_graph else gpu.cuda_graph_max_bs_decode,
+        graph_max_tokens=gpu.graph_tokens,
         max_step_tokens=max(most_prompt_tokens, scheduler.max_prefill_tokens) + scheduler.max_running_requests,
     )

@@ -7,6 +7,7 @@ from socket import socket
 
 from starlette.types import ASGIApp
 
+from corymb.models.sizing import gib
 from corymb.serve import main_process
 from corymb.serve.app import create_app
 from corymb.serve.chat import load_chat_template
@@ -15,6 +16,7 @@ from corymb.serve.config import HttpConfig, ServeConfig
 from corymb.serve.engine import Engine, ServedModel
 from corymb.serve.metrics import Metrics
 from corymb.serve.prepare import Prepared, prepare
+from corymb.serve.seeds import seeds
 from corymb.serve.settings import HttpSettings
 from corymb.serve.timeline import Timeline
 from corymb.serve.tokenizer import load_tokenizer
@@ -27,7 +29,7 @@ def serve(config: ServeConfig, *, listener: socket, sockets: Path, children: Chi
     tokenizer = load_tokenizer(prepared.tokenizer_folder)
     template = load_chat_template(prepared.tokenizer_folder, _chat_template(config))
     settings = _settings(prepared)
-    timeline.line("model", time.monotonic() - begun_s, _describe(prepared))
+    timeline.line("model", time.monotonic() - begun_s, f"{_describe(prepared)}; {_describe_device(prepared)}")
     children.tell(
         ChildOptions(
             sockets=str(sockets),
@@ -62,6 +64,15 @@ def _describe(prepared: Prepared) -> str:
     return f"{prepared.served_name}: {model.architecture}{layers}{size}"
 
 
+def _describe_device(prepared: Prepared) -> str:
+    """What was chosen, as far as it is known without the device."""
+    config, gpu = prepared.config, prepared.gpu
+    device = f"{gpu.name}, {gib(gpu.total_bytes)}" if gpu else config.runtime.device
+    chunk = config.scheduler.chunked_prefill_size
+    chunks = f"chunks of {chunk}" if chunk else "whole prompts"
+    return f"{device}, {chunks}, {'overlap' if config.scheduler.overlap_depth else 'no overlap'}"
+
+
 def _served(prepared: Prepared) -> ServedModel:
     return ServedModel(
         names=_names(prepared),
@@ -94,6 +105,7 @@ def _settings(prepared: Prepared) -> HttpSettings:
         uses_priority=_uses_priority(prepared.config),
         uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",
         sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},
+        draw_seed=seeds(prepared.config.runtime.random_seed),
     )
 
 

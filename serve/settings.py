@@ -1,7 +1,9 @@
 """What the HTTP surface is told at start-up."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from corymb.serve.seeds import seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,7 @@ class HttpSettings:
     uses_priority: bool = True  # of scheduling or of eviction; else the field has no effect
     uses_routing_key: bool = True
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # from the model's generation_config.json
+    draw_seed: Callable[[], int] = field(default_factory=seeds)  # for requests that bring none
 
     def __post_init__(self) -> None:
         for key in (self.api_key, self.admin_api_key):

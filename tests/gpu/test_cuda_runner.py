@@ -12,9 +12,11 @@ from corymb.cache.config import CacheConfig
 from corymb.kernels.select import Wish
 from corymb.kernels.torch_attention import TorchAttention
 from corymb.models.architectures import read_config
+from corymb.models.build import RunnerOptions, build
 from corymb.models.cuda_build import CudaParts, make_device
 from corymb.models.cuda_graphs import tiers
 from corymb.models.cuda_options import CudaOptions
+from corymb.models.cuda_runner import CudaRunner
 from corymb.models.execution import Execution
 from corymb.models.inventory import expected_tensors
 from corymb.models.load import LoadOptions, load_model
@@ -23,6 +25,7 @@ from corymb.models.pools import allocate
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
+from corymb.models.warm_up import EVERY_SAMPLING, warm_up
 from corymb.models.weights import DummyWeights
 from corymb.scheduler.messages import LogprobOptions, Sampling
 
@@ -228,3 +231,31 @@ def test_nothing_waits_for_the_gpu(folder) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [step.wait().counts.sum() > 0 for step in steps]
+
+
+def test_warm_up_meets_every_kernel_and_disturbs_nobody(folder) -> None:
+    path = folder(TINY)
+    plans, _ = script(6, sliding=False, settings=[GREEDY, {"temperature": 0.9, "top_p": 0.8, "seed": 5}, GREEDY])
+    warmed = gpu_runner(path, TINY)
+    warm_up(warmed, (2, 12), EVERY_SAMPLING)
+    assert_same(run(warmed, plans), run(cpu_runner(path, TINY), plans))
+
+
+def test_build_makes_a_gpus_runner(folder) -> None:
+    path = folder(TINY)
+    stages = []
+    options = RunnerOptions(
+        path,
+        device="cuda",
+        dtype="float32",
+        max_total_tokens=256,
+        max_running_requests=4,
+        context_length=32,
+        cuda=CudaOptions(attention=Wish(both="triton"), graph_max_tokens=2, max_step_tokens=64),
+    )
+    built = build(options, lambda name, seconds, detail: stages.append((name, detail)))
+    assert isinstance(built.runner, CudaRunner)
+    assert ("graphs", "prefill triton, decode triton, graphs up to 2") in stages
+    plan = Hand(num_tokens=200).plan([request(1, np.arange(3, 9, dtype=np.int32), **GREEDY)])
+    expected = cpu_runner(path, TINY).launch(plan).wait()
+    assert built.runner.launch(plan).wait().token_ids.tolist() == expected.token_ids.tolist()

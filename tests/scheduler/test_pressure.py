@@ -71,6 +71,37 @@ def test_a_chunk_that_finds_no_room_waits_for_those_who_run(mixed, depth):
     bench.check_empty()
 
 
+def test_nobody_overtakes_a_chunk_that_waits():
+    bench = Bench(
+        cache={"num_full_tokens": 131, "enable_prefix_cache": False},
+        chunked_prefill_size=16,
+        enable_mixed_chunk=True,
+        overlap_depth=0,
+        schedule_conservativeness=0.01,
+    )
+    for letter in "ab":
+        bench.send(generate(letter, text(letter, 5), max_new=12, ignore_eos=True))
+    bench.step(2)
+    bench.send(generate("long", text("c", 110), max_new=4), generate("late", b"d", max_new=1))
+    while bench.scheduler.stats().num_running < 3:
+        bench.step()
+    bench.finish()
+    for rid in bench.sent:
+        bench.check_exact(rid)
+    assert bench.scheduler.stats().num_retractions == 0
+    assert bench.order() == ["a", "b", "long", "late"]
+
+
+def test_who_is_about_to_end_is_waited_for_before_anybody_is_retracted():
+    bench = Bench(cache={"num_full_tokens": 29}, schedule_conservativeness=0.01, overlap_depth=1)
+    bench.send(generate("ends", text("a", 10), max_new=5, ignore_eos=True))
+    bench.send(generate("goes on", text("b", 10), max_new=6, ignore_eos=True))
+    bench.finish()
+    assert bench.scheduler.stats().num_retractions == 0
+    bench.check_exact("ends")
+    bench.check_exact("goes on")
+
+
 @pytest.mark.parametrize("chunk", [None, 64])
 @pytest.mark.parametrize("page", [1, 4])
 def test_a_sliding_pool_smaller_than_the_prompt_cuts_it(chunk, page):
@@ -142,6 +173,28 @@ def test_the_request_with_the_fewest_outputs_is_retracted():
     bench.check_exact("new")
     order = [output.rid for output in bench.port.outputs]
     assert order.index("new") < max(i for i, rid in enumerate(order) if rid == "old") < len(order) - 1
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_what_a_retraction_frees_is_not_for_newcomers(mixed):
+    bench = Bench(test_retract_interval=3, enable_mixed_chunk=mixed, overlap_depth=0)
+    plan = bench.scheduler.plan
+
+    def watch():
+        before = bench.scheduler.stats().num_retractions
+        planned = plan()
+        if planned is not None and bench.scheduler.stats().num_retractions > before:
+            assert not planned.opened
+        return planned
+
+    bench.scheduler.plan = watch
+    for i in range(8):
+        bench.send(generate(f"r{i}", text("abcdefgh"[i], 9), max_new=9, ignore_eos=True))
+        bench.step()
+    bench.finish()
+    assert bench.scheduler.stats().num_retractions > 1
+    for rid in bench.sent:
+        bench.check_exact(rid)
 
 
 def test_retraction_by_priority_spares_the_urgent():
