@@ -300,7 +300,7 @@ def test_waiting_in_the_queue_has_a_limit(serving):
     [
         (["--prot", "1"], "Unknown flag --prot. Did you mean --port?"),
         (["/nowhere/at/all"], "/nowhere/at/all"),
-        (["corymb/tape", "--context-length", "99999"], "--context-length 99999 is above"),
+        (["corymb/tape", "--context-length", "999999"], "--context-length 999999 is above"),
         (["corymb/tape", "--chat-template", "/nowhere.jinja"], "/nowhere.jinja"),
         (["corymb/tape", "--host", "203.0.113.1"], "203.0.113.1"),
     ],

@@ -141,6 +141,8 @@ def test_a_chunk_leaves_room_for_shorter_requests():
     assert order.cap_chunk(25, 64, 1, waiting) == 64 - 10
     assert order.cap_chunk(100, 64, 16, waiting) == 64 - 48
     assert order.cap_chunk(100, 16, 16, waiting) == 16
+    # A page of the budget stays with the chunk whatever waits.
+    assert order.cap_chunk(100, 16, 4, np.array([12, 4], np.int32)) == 16 - 4
 
 
 def firsts(policy, *waiting, **options):
