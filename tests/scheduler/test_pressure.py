@@ -395,7 +395,22 @@ def test_prompts_and_decoding_share_a_step_only_in_mixed_mode(mixed, kinds):
 
     bench.runner.launch = watch
     for i in range(4):
-        bench.send(generate(f"r{i}", text("a", 20 + i), max_new=12, ignore_eos=True))
+        bench.send(generate(f"r{i}", text("abcd"[i], 20 + i), max_new=12, ignore_eos=True))
         bench.step(3)
     bench.finish()
     assert seen == kinds
+
+
+@pytest.mark.parametrize(("chunk", "expected"), [(64, [16, 16, 16, 2]), (None, [40, 10])])
+def test_a_step_takes_in_no_more_prompt_tokens_than_allowed_but_a_whole_prompt(chunk, expected):
+    bench = Bench(max_prefill_tokens=16, chunked_prefill_size=chunk)
+    widths, launch = [], bench.runner.launch
+
+    def watch(plan):
+        widths.append(plan.num_tokens)
+        return launch(plan)
+
+    bench.runner.launch = watch
+    bench.send(generate("long", text("a", 40), max_new=1), generate("short", text("b", 10), max_new=1))
+    bench.finish()
+    assert widths == expected
