@@ -221,7 +221,7 @@ def _check_pairs(config: ServeConfig) -> None:
         raise ConfigError(
             f"--chunked-prefill-size {chunk} is below --page-size {memory.page_size}; make it a page at least."
         )
-    if scheduler.enable_mixed_chunk and chunk is None:
+    if scheduler.enable_mixed_chunk and chunk is None and not config.runtime.default_chunk:
         raise ConfigError("--enable-mixed-chunk needs chunks: give --chunked-prefill-size a positive size.")
     if policy == "shortest-prefill-first" and memory.disable_radix_cache:
         raise ConfigError("--schedule-policy shortest-prefill-first needs the cache: drop --disable-radix-cache.")
