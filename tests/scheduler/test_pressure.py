@@ -304,6 +304,15 @@ def test_an_urgent_request_pushes_back_the_least_urgent(depth, mixed):
     bench.check_empty()
 
 
+def test_an_urgent_request_is_not_kept_waiting_by_a_queue_that_does_not_fit():
+    bench = pressed(overlap_depth=0)
+    bench.send(generate("p1", text("c", 9), priority=1))
+    bench.step(2)
+    bench.send(generate("p20", text("d", 9), priority=20))
+    bench.step()
+    assert len(bench.tokens("p20")) == 1
+
+
 def test_a_slightly_more_urgent_request_waits():
     bench = pressed()
     bench.send(generate("p10", text("c", 9), max_new=5, priority=10))
@@ -414,3 +423,13 @@ def test_a_step_takes_in_no_more_prompt_tokens_than_allowed_but_a_whole_prompt(c
     bench.send(generate("long", text("a", 40), max_new=1), generate("short", text("b", 10), max_new=1))
     bench.finish()
     assert widths == expected
+
+
+def test_a_queue_that_did_not_fit_is_looked_at_again_as_the_ratio_falls():
+    bench = Bench(cache={"num_full_tokens": 218}, schedule_conservativeness=2, overlap_depth=0)
+    bench.send(generate("long", text("a", 10), max_new=200, ignore_eos=True), generate("short", text("b", 5), max_new=5))
+    bench.step(10)
+    assert bench.of("short") == []
+    bench.step(60)
+    bench.check_exact("short")
+    assert bench.scheduler.stats().num_running == 1
