@@ -161,6 +161,18 @@ def test_windows_that_running_requests_still_fill_are_set_aside():
 # ── retraction ──
 
 
+def test_a_prompt_in_progress_gives_way_before_anybody_fails():
+    sizes = {"num_full_tokens": 101, "enable_prefix_cache": False}
+    bench = Bench(cache=sizes, chunked_prefill_size=4, enable_mixed_chunk=True, schedule_conservativeness=0.01)
+    bench.send(generate("runs", text("a", 10), max_new=85, ignore_eos=True))
+    bench.step(42)
+    bench.send(generate("long", text("b", 45), max_new=2))
+    bench.finish()
+    assert bench.scheduler.stats().num_retractions == 1
+    bench.check_exact("runs")
+    bench.check_exact("long")
+
+
 def test_the_request_with_the_fewest_outputs_is_retracted():
     bench = Bench(cache={"num_full_tokens": 97}, schedule_conservativeness=0.01, overlap_depth=0)
     bench.send(generate("old", text("a", 20), max_new=40, ignore_eos=True))
@@ -427,7 +439,9 @@ def test_a_step_takes_in_no_more_prompt_tokens_than_allowed_but_a_whole_prompt(c
 
 def test_a_queue_that_did_not_fit_is_looked_at_again_as_the_ratio_falls():
     bench = Bench(cache={"num_full_tokens": 218}, schedule_conservativeness=2, overlap_depth=0)
-    bench.send(generate("long", text("a", 10), max_new=200, ignore_eos=True), generate("short", text("b", 5), max_new=5))
+    bench.send(
+        generate("long", text("a", 10), max_new=200, ignore_eos=True), generate("short", text("b", 5), max_new=5)
+    )
     bench.step(10)
     assert bench.of("short") == []
     bench.step(60)
