@@ -85,7 +85,7 @@ def test_wrong_flag_gets_one_sentence_and_status_2(arguments, sentence, capsys):
     [
         ("--page-size 64 --chunked-prefill-size 32", "below --page-size 64"),
         ("--enable-mixed-chunk --chunked-prefill-size -1", "needs chunks"),
-        ("--schedule-policy shortest-prefill-first --disable-radix-cache", "needs the cache"),
+        ("--schedule-policy shortest-prefill-first --disable-radix-cache", "needs the radix cache"),
         ("--enable-priority-scheduling --schedule-policy lpm", "fcfs or lof, not lpm"),
         ("--retraction-policy priority", "needs --enable-priority-scheduling"),
         ("--schedule-low-priority-values-first", "needs --enable-priority-scheduling"),
