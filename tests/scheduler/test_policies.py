@@ -47,6 +47,14 @@ def test_one_request_is_cut_a_step():
     assert admit(beside, 20) == 20
 
 
+def test_what_a_chunk_in_progress_will_still_take_is_set_aside():
+    for left, output_room in ((100, 9), (0, 100)):
+        spent = budget()
+        spent.continue_chunk(16, left=left, output_room=output_room)
+        assert admit(spent, 20, free=Free(121, 1000)) is Stop.MEMORY
+        assert admit(spent, 20, free=Free(122, 1000)) == 20
+
+
 def test_a_chunk_that_completes_lets_another_be_cut():
     spent = budget()
     spent.continue_chunk(16, left=0, output_room=9)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from corymb.scheduler.messages import Abort
+
 from .bench import Bench, generate
 
 
@@ -147,7 +149,28 @@ def test_a_sliding_pool_smaller_than_that_fails_what_does_not_fit_and_serves_the
     bench.check_empty()
 
 
+def test_windows_that_running_requests_still_fill_are_set_aside():
+    bench = Bench(cache={"num_full_tokens": 1024, "sliding_window": 32, "num_sliding_tokens": 81})
+    bench.send(*(generate(f"r{i}", text("abc"[i], 4), max_new=60, ignore_eos=True) for i in range(3)))
+    bench.step(20)
+    assert bench.scheduler.stats().num_running == 2
+    bench.finish()
+    assert bench.scheduler.stats().num_retractions == 0
+
+
 # ── retraction ──
+
+
+def test_a_prompt_in_progress_gives_way_before_anybody_fails():
+    sizes = {"num_full_tokens": 101, "enable_prefix_cache": False}
+    bench = Bench(cache=sizes, chunked_prefill_size=4, enable_mixed_chunk=True, schedule_conservativeness=0.01)
+    bench.send(generate("runs", text("a", 10), max_new=85, ignore_eos=True))
+    bench.step(42)
+    bench.send(generate("long", text("b", 45), max_new=2))
+    bench.finish()
+    assert bench.scheduler.stats().num_retractions == 1
+    bench.check_exact("runs")
+    bench.check_exact("long")
 
 
 def test_the_request_with_the_fewest_outputs_is_retracted():
@@ -213,6 +236,58 @@ def test_cached_tokens_are_reported_as_at_first_admission():
     bench.check_exact("a")
 
 
+def test_the_ratio_falls_while_decoding_jumps_at_a_retraction_and_starts_anew_when_nothing_runs():
+    bench = Bench(cache={"num_full_tokens": 161}, schedule_conservativeness=0.01, overlap_depth=0)
+    start = bench.scheduler.stats().new_token_ratio
+    assert start == pytest.approx(0.007)
+    bench.send(generate("old", text("a", 20), max_new=100, ignore_eos=True))
+    bench.step(12)
+    bench.send(generate("new", text("b", 20), max_new=100, ignore_eos=True))
+    before = bench.scheduler.stats()
+    while not (now := bench.scheduler.stats()).num_retractions:
+        assert not bench.scheduler.is_idle
+        assert now.new_token_ratio <= before.new_token_ratio < start
+        before = now
+        bench.step()
+    # One is left; the step that it was retracted for is under way, and was not one without a retraction.
+    num_decoded = len(bench.tokens("old")) - 1
+    assert now.new_token_ratio == (num_decoded + 20) / (100 + 1)
+    bench.step()
+    assert start < bench.scheduler.stats().new_token_ratio < now.new_token_ratio
+    bench.finish()
+    bench.send(generate("later"))
+    bench.step()
+    assert bench.scheduler.stats().new_token_ratio == start
+
+
+def test_nobody_is_retracted_while_the_memory_of_a_last_token_is_about_to_come_free():
+    """Retracting would throw away work for slots that the next result gives back."""
+    bench = Bench(cache={"num_full_tokens": 39}, schedule_conservativeness=0.01)
+    bench.send(generate("a", text("a", 10), max_new=10, ignore_eos=True))
+    bench.send(generate("b", text("b", 10), max_new=14, ignore_eos=True))
+    bench.finish()
+    assert bench.scheduler.stats().num_retractions == 0
+    for rid in bench.sent:
+        bench.check_exact(rid)
+
+
+def test_a_retracted_request_comes_back_only_when_all_its_results_are_known():
+    bench = Bench(test_retract_interval=3)
+    for rid in "ab":
+        bench.send(generate(rid, text(rid, 9), max_new=12, ignore_eos=True))
+    for message in bench.port.receive(0):
+        bench.scheduler.receive(message)
+    flights = []
+    for _ in range(4):  # the third plan retracts one, and nobody has read a result yet
+        plan = bench.scheduler.plan()
+        flights.append((plan, bench.runner.launch(plan)))
+    assert [plan.num_rows for plan, _ in flights] == [2, 2, 1, 1]
+    for plan, result in flights:
+        bench.scheduler.commit(plan, result.wait())
+    plan = bench.scheduler.plan()
+    assert (plan.starts + plan.widths).tolist() == [9 + 2]
+
+
 # ── priorities ──
 
 
@@ -241,6 +316,15 @@ def test_an_urgent_request_pushes_back_the_least_urgent(depth, mixed):
     bench.check_empty()
 
 
+def test_an_urgent_request_is_not_kept_waiting_by_a_queue_that_does_not_fit():
+    bench = pressed(overlap_depth=0)
+    bench.send(generate("p1", text("c", 9), priority=1))
+    bench.step(2)
+    bench.send(generate("p20", text("d", 9), priority=20))
+    bench.step()
+    assert len(bench.tokens("p20")) == 1
+
+
 def test_a_slightly_more_urgent_request_waits():
     bench = pressed()
     bench.send(generate("p10", text("c", 9), max_new=5, priority=10))
@@ -267,6 +351,17 @@ def test_preemption_also_frees_memory():
     bench.check_empty()
 
 
+def test_what_was_set_aside_for_those_pushed_back_goes_to_the_urgent_in_the_same_step():
+    bench = Bench(cache={"num_full_tokens": 129}, enable_priority_scheduling=True, overlap_depth=0)
+    bench.send(generate("p100", text("a", 9), max_new=40, ignore_eos=True, priority=100))
+    bench.send(generate("p0", text("b", 9), max_new=40, ignore_eos=True, priority=0))
+    bench.step(4)
+    bench.send(generate("p50", text("c", 50), max_new=20, ignore_eos=True, priority=50))
+    bench.step()
+    assert bench.scheduler.stats().num_preemptions == 1
+    assert len(bench.tokens("p50")) == 1
+
+
 def test_without_priority_scheduling_nobody_is_pushed_back():
     bench = pressed(enable_priority_scheduling=False)
     bench.send(generate("p90", text("c", 9), max_new=5, priority=90))
@@ -276,6 +371,23 @@ def test_without_priority_scheduling_nobody_is_pushed_back():
 
 
 # ── seats and steps ──
+
+
+@pytest.mark.parametrize("end", ["length", "abort"])
+def test_memory_that_comes_free_is_offered_to_the_queue_at_once(end):
+    """A queue that does not fit is looked at again every so many steps, but not only then."""
+    bench = Bench(cache={"num_full_tokens": 129}, schedule_conservativeness=1.4)
+    bench.send(generate("long", text("a", 20), max_new=60, ignore_eos=True))
+    bench.send(generate("short", text("b", 20), max_new=9 if end == "length" else 20, ignore_eos=True))
+    bench.send(generate("waits", text("c", 20), max_new=20, ignore_eos=True))
+    bench.step(9)
+    assert bench.scheduler.stats().num_waiting == 1
+    if end == "abort":
+        bench.send(Abort("short"))
+    bench.step(4)
+    assert bench.scheduler.stats().num_waiting == 0
+    bench.finish()
+    bench.check_exact("waits")
 
 
 def test_no_more_requests_run_than_there_are_seats():
@@ -304,7 +416,34 @@ def test_prompts_and_decoding_share_a_step_only_in_mixed_mode(mixed, kinds):
 
     bench.runner.launch = watch
     for i in range(4):
-        bench.send(generate(f"r{i}", text("a", 20 + i), max_new=12, ignore_eos=True))
+        bench.send(generate(f"r{i}", text("abcd"[i], 20 + i), max_new=12, ignore_eos=True))
         bench.step(3)
     bench.finish()
     assert seen == kinds
+
+
+@pytest.mark.parametrize(("chunk", "expected"), [(64, [16, 16, 16, 2]), (None, [40, 10])])
+def test_a_step_takes_in_no_more_prompt_tokens_than_allowed_but_a_whole_prompt(chunk, expected):
+    bench = Bench(max_prefill_tokens=16, chunked_prefill_size=chunk)
+    widths, launch = [], bench.runner.launch
+
+    def watch(plan):
+        widths.append(plan.num_tokens)
+        return launch(plan)
+
+    bench.runner.launch = watch
+    bench.send(generate("long", text("a", 40), max_new=1), generate("short", text("b", 10), max_new=1))
+    bench.finish()
+    assert widths == expected
+
+
+def test_a_queue_that_did_not_fit_is_looked_at_again_as_the_ratio_falls():
+    bench = Bench(cache={"num_full_tokens": 218}, schedule_conservativeness=2, overlap_depth=0)
+    bench.send(
+        generate("long", text("a", 10), max_new=200, ignore_eos=True), generate("short", text("b", 5), max_new=5)
+    )
+    bench.step(10)
+    assert bench.of("short") == []
+    bench.step(60)
+    bench.check_exact("short")
+    assert bench.scheduler.stats().num_running == 1
