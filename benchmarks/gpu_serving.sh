@@ -16,8 +16,18 @@ shape=${SHAPE:-llama-3.1-8b}
 export CORYMB_CACHE=${CORYMB_CACHE:-/tmp/corymb-cache}
 server=
 
-# start NAME ARGUMENT…: starts a server and waits until it is ready; prints its start-up.
+# start NAME ARGUMENT…: starts a server and waits until it is ready; prints its start-up. Where it does not start with
+# captured prompts, it is tried without, and so are those after it.
 start() {
+  try "$@" && return 0
+  [[ " ${SERVE_ARGS:-} " == *prefill\ disabled* ]] && return 1
+  cp "$out/server-$1.log" "$out/failed-$1.log"
+  SERVE_ARGS="${SERVE_ARGS:-} --cuda-graph-backend-prefill disabled"
+  echo "== FAILED with captured prompts; once more without"
+  try "$@"
+}
+
+try() {
   local name=$1 log=$out/server-$1.log from=$SECONDS
   shift
   # shellcheck disable=SC2086  # several flags
