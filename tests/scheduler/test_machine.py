@@ -50,7 +50,7 @@ def options(draw):
         "chunked_prefill_size": chunk,
         "enable_mixed_chunk": draw(st.booleans()),
         "enable_priority_scheduling": priorities,
-        "schedule_low_priority_values_first": draw(st.booleans()),
+        "schedule_low_priority_values_first": priorities and draw(st.booleans()),
         "priority_scheduling_preemption_threshold": draw(st.sampled_from([0, 10])),
         "retraction_policy": draw(st.sampled_from(["length", "priority"])) if priorities else "length",
         "in_batch_prefix_threshold": draw(st.sampled_from([-1, 4, 32])),

@@ -227,3 +227,10 @@ def test_when_a_request_is_over(num_outputs, token_id, reason, matched):
     request.output_ids = [1] * (num_outputs - 1) + [token_id]
     finish = finish_after(request, token_id)
     assert (finish and finish.reason, finish and finish.matched) == (reason, matched)
+
+
+def test_a_simulated_future_keeps_a_token_a_request_free():
+    assert not survives(6, [5], [9])
+    assert survives(7, [5], [9])
+    assert not survives(12, [5, 5], [9, 9])
+    assert survives(13, [5, 5], [9, 9])

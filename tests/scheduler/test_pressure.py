@@ -102,11 +102,12 @@ def test_who_is_about_to_end_is_waited_for_before_anybody_is_retracted():
     bench.check_exact("goes on")
 
 
+@pytest.mark.parametrize("caching", [False, True])
 @pytest.mark.parametrize("chunk", [None, 64])
 @pytest.mark.parametrize("page", [1, 4])
-def test_a_sliding_pool_smaller_than_the_prompt_cuts_it(chunk, page):
+def test_a_sliding_pool_smaller_than_the_prompt_cuts_it(chunk, page, caching):
     sizes = {"num_full_tokens": 512, "num_sliding_tokens": 48, "sliding_window": 8, "page_size": page}
-    bench = Bench(cache=sizes, chunked_prefill_size=chunk)
+    bench = Bench(cache=sizes | {"enable_prefix_cache": caching}, chunked_prefill_size=chunk)
     bench.send(generate("long", text("a", 200), max_new=20, ignore_eos=True), generate("short", b"hi", max_new=20))
     bench.finish()
     bench.check_exact("long")
@@ -349,6 +350,18 @@ def test_preemption_also_frees_memory():
     for rid in bench.sent:
         bench.check_exact(rid)
     bench.check_empty()
+
+
+def test_nobody_is_pushed_back_for_memory_that_others_share():
+    bench = Bench(cache={"num_full_tokens": 129}, enable_priority_scheduling=True, overlap_depth=0)
+    bench.send(generate("p100", text("a", 60), max_new=30, ignore_eos=True, priority=100))
+    bench.step(3)
+    bench.send(generate("p0", text("a", 60) + b"bc", max_new=6, ignore_eos=True, priority=0))
+    bench.step(2)
+    bench.send(generate("p50", text("c", 45), max_new=10, ignore_eos=True, priority=50))
+    bench.step()
+    assert bench.scheduler.stats().num_waiting == 1
+    assert bench.scheduler.stats().num_preemptions == 0
 
 
 def test_what_was_set_aside_for_those_pushed_back_goes_to_the_urgent_in_the_same_step():
