@@ -37,7 +37,7 @@ class Scheduler:
         self, config: SchedulerConfig, cache: Cache, limits: Limits, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`clock` is the one that arrival times are read from. Raises ValueError for options that cannot work."""
-        validate(config, cache.config)
+        validate(config, enable_prefix_cache=cache.config.enable_prefix_cache)
         self._config = config
         self._cache = cache
         self._clock = clock

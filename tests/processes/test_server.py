@@ -104,6 +104,10 @@ def streams(server, count, **body):
     return opened
 
 
+def test_long_prompts_are_computed_in_chunks_unless_told_otherwise(server):
+    assert server.client.get("/server_info").json()["chunked_prefill_size"] == 2048
+
+
 def test_tape_is_answered(server):
     response = complete(server, prompt='TAPE "hello"', max_tokens=20)
     assert response.json()["choices"][0]["text"] == "hello"

@@ -5,7 +5,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from corymb.cache.config import CacheConfig
 from corymb.cache.key import Key
 from corymb.scheduler import order
 from corymb.scheduler.beginnings import Beginnings
@@ -109,7 +108,7 @@ def test_without_a_tree_matching_orders_are_fcfs(policy):
 def test_shortest_prefill_first_without_a_tree_is_an_error():
     config = SchedulerConfig(schedule_policy="shortest-prefill-first")
     with pytest.raises(ValueError, match="--disable-radix-cache"):
-        validate(config, CacheConfig(num_full_tokens=64, enable_prefix_cache=False))
+        validate(config, enable_prefix_cache=False)
 
 
 def test_a_repeat_of_an_earlier_request_waits_for_it():

@@ -161,6 +161,18 @@ def test_windows_that_running_requests_still_fill_are_set_aside():
 # ── retraction ──
 
 
+def test_a_prompt_in_progress_gives_way_before_anybody_fails():
+    sizes = {"num_full_tokens": 101, "enable_prefix_cache": False}
+    bench = Bench(cache=sizes, chunked_prefill_size=4, enable_mixed_chunk=True, schedule_conservativeness=0.01)
+    bench.send(generate("runs", text("a", 10), max_new=85, ignore_eos=True))
+    bench.step(42)
+    bench.send(generate("long", text("b", 45), max_new=2))
+    bench.finish()
+    assert bench.scheduler.stats().num_retractions == 1
+    bench.check_exact("runs")
+    bench.check_exact("long")
+
+
 def test_the_request_with_the_fewest_outputs_is_retracted():
     bench = Bench(cache={"num_full_tokens": 97}, schedule_conservativeness=0.01, overlap_depth=0)
     bench.send(generate("old", text("a", 20), max_new=40, ignore_eos=True))
@@ -304,6 +316,15 @@ def test_an_urgent_request_pushes_back_the_least_urgent(depth, mixed):
     bench.check_empty()
 
 
+def test_an_urgent_request_is_not_kept_waiting_by_a_queue_that_does_not_fit():
+    bench = pressed(overlap_depth=0)
+    bench.send(generate("p1", text("c", 9), priority=1))
+    bench.step(2)
+    bench.send(generate("p20", text("d", 9), priority=20))
+    bench.step()
+    assert len(bench.tokens("p20")) == 1
+
+
 def test_a_slightly_more_urgent_request_waits():
     bench = pressed()
     bench.send(generate("p10", text("c", 9), max_new=5, priority=10))
@@ -395,7 +416,34 @@ def test_prompts_and_decoding_share_a_step_only_in_mixed_mode(mixed, kinds):
 
     bench.runner.launch = watch
     for i in range(4):
-        bench.send(generate(f"r{i}", text("a", 20 + i), max_new=12, ignore_eos=True))
+        bench.send(generate(f"r{i}", text("abcd"[i], 20 + i), max_new=12, ignore_eos=True))
         bench.step(3)
     bench.finish()
     assert seen == kinds
+
+
+@pytest.mark.parametrize(("chunk", "expected"), [(64, [16, 16, 16, 2]), (None, [40, 10])])
+def test_a_step_takes_in_no_more_prompt_tokens_than_allowed_but_a_whole_prompt(chunk, expected):
+    bench = Bench(max_prefill_tokens=16, chunked_prefill_size=chunk)
+    widths, launch = [], bench.runner.launch
+
+    def watch(plan):
+        widths.append(plan.num_tokens)
+        return launch(plan)
+
+    bench.runner.launch = watch
+    bench.send(generate("long", text("a", 40), max_new=1), generate("short", text("b", 10), max_new=1))
+    bench.finish()
+    assert widths == expected
+
+
+def test_a_queue_that_did_not_fit_is_looked_at_again_as_the_ratio_falls():
+    bench = Bench(cache={"num_full_tokens": 218}, schedule_conservativeness=2, overlap_depth=0)
+    bench.send(
+        generate("long", text("a", 10), max_new=200, ignore_eos=True), generate("short", text("b", 5), max_new=5)
+    )
+    bench.step(10)
+    assert bench.of("short") == []
+    bench.step(60)
+    bench.check_exact("short")
+    assert bench.scheduler.stats().num_running == 1
