@@ -1,7 +1,9 @@
 # Sourced by scripts that run on a GPU machine without a package index: installs wheels from .whl, makes the layers
 # importable, and takes compiled kernels from .kernels, where an earlier run on such a machine left them.
-# Sets python, site and begun; gives left, run, save_kernels.
+# Wants seconds and out; sets python, site, begun and logs; gives left, run, save_kernels, save_logs.
 python=${PYTHON:-python3}
+logs=$out/logs
+mkdir -p "$logs"
 begun=$SECONDS
 site=/tmp/corymb-site # always the same: FlashInfer compiles anew where its path differs
 
@@ -15,9 +17,9 @@ run() {
   if [ "$most" -lt 10 ]; then echo "== $name: no time left"; return 1; fi
   echo "== $name (at most $most s)"
   local from=$SECONDS status
-  timeout --signal=INT --kill-after=10 "$most" "$@" 2>&1 | tee -a "$out/$name.log"
+  timeout --signal=INT --kill-after=10 "$most" "$@" 2>&1 | tee -a "$logs/$name.log"
   status=${PIPESTATUS[0]}
-  echo "== $name: $((SECONDS - from)) s, exit $status" | tee -a "$out/$name.log"
+  echo "== $name: $((SECONDS - from)) s, exit $status" | tee -a "$logs/$name.log"
   return "$status"
 }
 
@@ -25,6 +27,9 @@ run() {
 save_kernels() {
   (cd "$HOME" && mkdir -p .cache/flashinfer .triton/cache && tar -cz .cache/flashinfer .triton/cache 2>/dev/null) | split -b 15m - "$out/kernels.tgz."
 }
+
+# save_logs: as one file, since few come back from such a machine.
+save_logs() { tar -czf "$out/logs.tgz" -C "$out" logs && rm -r "$logs"; }
 
 if compgen -G ".whl/*.whl" >/dev/null && [ ! -d "$site/msgspec" ]; then
   $python -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" .whl/*.whl

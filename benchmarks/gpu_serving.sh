@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A whole server on a GPU under load over HTTP: start-up, throughput and latency by concurrency, the server's own step
 # figures, a shared prefix with and without the cache, a small model's shape. A part that fails costs only itself.
-#   benchmarks/gpu_serving.sh SECONDS OUT [PART …]      parts: models llama load prefix small qwen fp8
+#   benchmarks/gpu_serving.sh SECONDS OUT [PART …]      parts: tests models llama load prefix small qwen fp8
 # SERVE_ARGS adds flags to every server, DEVICE=cpu and SHAPE=smollm2-135m try the script itself without a GPU.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -21,14 +21,14 @@ server=
 start() {
   try "$@" && return 0
   [[ " ${SERVE_ARGS:-} " == *prefill\ disabled* ]] && return 1
-  cp "$out/server-$1.log" "$out/failed-$1.log"
+  cp "$logs/server-$1.log" "$logs/failed-$1.log"
   SERVE_ARGS="${SERVE_ARGS:-} --cuda-graph-backend-prefill disabled"
   echo "== FAILED with captured prompts; once more without"
   try "$@"
 }
 
 try() {
-  local name=$1 log=$out/server-$1.log from=$SECONDS
+  local name=$1 log=$logs/server-$1.log from=$SECONDS
   shift
   # shellcheck disable=SC2086  # several flags
   $python -P -m corymb.serve "$@" --device "$device" --port "$port" --offline ${SERVE_ARGS:-} >"$log" 2>&1 &
@@ -54,7 +54,7 @@ trap stop EXIT
 
 # ready_s NAME: keeps the seconds of a start-up and of its stages.
 ready_s() {
-  grep -E '^  [a-z-]+ +[0-9.]+ s' "$out/server-$1.log" | sed '/^  ready/q' | while read -r stage value _; do
+  grep -E '^  [a-z-]+ +[0-9.]+ s' "$logs/server-$1.log" | sed '/^  ready/q' | while read -r stage value _; do
     $python benchmarks/record.py gpu_serving startup_s "$value" s "stage=$stage" "shape=$2" "kernels=$3"
   done
 }
@@ -70,6 +70,8 @@ folder() { $python benchmarks/gpu_shapes.py "$1" "/tmp/corymb-shapes/$1"; }
 
 for part in $parts; do
   case $part in
+    tests) run tests 150 $python -m pytest tests/gpu/test_prefill_pieces.py tests/gpu/test_full_pool.py -q --tb=short \
+      -p no:cacheprovider ;;
     models)
       for model in corymb/hash corymb/tape corymb/uniform; do
         start "${model#corymb/}" "$model" && ask '{"prompt": "TAPE \"abc\"", "max_tokens": 12, "temperature": 0}'
@@ -112,7 +114,7 @@ for part in $parts; do
       stop ;;
     fp8)
       if start fp8 "$(folder "$shape")" --load-format dummy --kv-cache-dtype fp8_e4m3; then
-        grep pools "$out/server-fp8.log"
+        grep pools "$logs/server-fp8.log"
         load fp8 100 --concurrency 64 256 --input-tokens 1024 --output-tokens 256 --label "$shape, fp8_e4m3 KV cache"
       fi
       stop ;;
@@ -121,4 +123,5 @@ for part in $parts; do
 done
 cp benchmarks/results/gpu_serving.jsonl "$out/" 2>/dev/null
 save_kernels
+save_logs
 echo "== all: $((SECONDS - begun)) of $seconds s"

@@ -142,7 +142,7 @@ def _cuda_options(config: ServeConfig) -> CudaOptions:
             decode=gpu.decode_attention_backend,
             deterministic=gpu.enable_deterministic_inference,
         ),
-        graph_max_tokens=gpu.graph_tokens,
+        graph_max_tokens=min(gpu.graph_tokens, scheduler.max_running_requests),
         prefill_graph_max_tokens=chunk if gpu.captures_prefill else 0,
         max_step_tokens=max(longest, most) + scheduler.max_running_requests,
     )
