@@ -267,7 +267,20 @@ def test_copies_of_one_prompt_are_computed_once(policy, depth):
     assert bench.scheduler.stats().num_prefill_tokens == len(prompt) + 3
 
 
-def test_nobody_overtakes_a_copy_that_waits_for_its_beginning():
+def test_copies_do_not_hold_up_those_behind_them():
+    prompts = [f"prompt number {i} of more than thirty-two tokens".encode() for i in range(8)]
+    bench = Bench(overlap_depth=0)
+    bench.send(*(generate(f"{i}{copy}", prompt, max_new=3) for i, prompt in enumerate(prompts) for copy in "ab"))
+    bench.step()
+    assert bench.order() == [f"{i}a" for i in range(8)]
+    bench.step()
+    assert bench.order()[8:] == [f"{i}b" for i in range(8)]
+    bench.finish()
+    for rid in bench.sent:
+        bench.check_exact(rid)
+
+
+def test_nobody_takes_the_seat_of_a_copy_that_waits_for_its_beginning():
     prompt = b"forty or more tokens that two answers begin with"
     bench = Bench(overlap_depth=0, max_running_requests=2)
     bench.send(generate("a", prompt, max_new=50, ignore_eos=True), generate("b", prompt), generate("c", b"other"))
