@@ -19,7 +19,8 @@ from gpu_shapes import shape_of
 from record import record
 
 from corymb.kernels.triton_jit import Launch
-from corymb.kernels.triton_linear import Shape, choose_shape, multiply
+from corymb.kernels.triton_linear import multiply
+from corymb.kernels.triton_products import Shape, Size, choose_shape
 
 WEIGHT_BYTES = 1 << 30
 ROWS = (1, 8, 32, 64)
@@ -70,7 +71,7 @@ def compare(case: Case, deadline: float, options: argparse.Namespace) -> None:
         return replay_s(ours) / len(weights)
 
     base = replay_s(torchs) / len(weights)
-    chosen = choose_shape(num_rows, num_outputs, num_inputs, gated=False)
+    chosen = choose_shape(Size(num_rows, num_outputs, num_inputs), gated=False)
     times = {}
     for shape in itertools.chain([chosen], variants(num_rows, num_inputs) if case.sweeping else ()):
         if time.monotonic() < deadline:
