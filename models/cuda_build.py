@@ -77,8 +77,8 @@ class CudaParts:
         selected = self.selected
         graphs = f"graphs up to {self._options.graph_max_tokens}" if self._options.graph_max_tokens else "no graphs"
         pieces = self._options.prefill_graph_max_tokens
-        prompts = f"prompts' pieces up to {pieces}" if pieces else "none for prompts"
-        chosen = f"prefill {selected.prefill}, decode {selected.decode}, {graphs}, {prompts}"
+        prompts = f", pieces of prompts up to {pieces}" if pieces else ""
+        chosen = f"prefill {selected.prefill}, decode {selected.decode}, {graphs}{prompts}"
         return f"{chosen}. {selected.note}" if selected.note else chosen
 
     def runner(
