@@ -12,7 +12,15 @@ from corymb.kernels.triton_jit import Launch, next_power_of_2
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_plan import TILE_COLUMNS, plan_lanes
 from corymb.kernels.triton_store import store
-from corymb.kernels.triton_tiling import ChooseTiling, Tiling, choose_tiling, fits_narrow, padded_dim, prefetched_keys
+from corymb.kernels.triton_tiling import (
+    ChooseTiling,
+    Tiling,
+    choose_tiling,
+    fits_narrow,
+    merge_stages,
+    padded_dim,
+    prefetched_keys,
+)
 
 LOG2E = 1.4426950408889634
 
@@ -155,7 +163,7 @@ class TritonAttention:
             SPLIT=not self._deterministic,
             WIDE=lanes.wide,
             STAGES=tiling.num_stages,
-            PART_STAGES=3 if not lanes.wide else 1,
+            PART_STAGES=1 if lanes.wide else merge_stages(spec),
             WIDEN=self._launch.interpreted,
             EARLY=self._launch.early,
             PREFETCH=0 if self._deterministic or lanes.wide else prefetched_keys(spec, cache.keys.dtype.itemsize),

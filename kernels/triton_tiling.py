@@ -9,6 +9,7 @@ from corymb.kernels.triton_prefetch import LINE_BYTES
 
 NARROW_ROWS = 16  # the smallest tensor-core tile: the queries of a decode step, padded
 SMALLEST_DIM = 16  # of a product's inner side
+MERGE_STAGES = 8
 PREFETCHED_KEYS = 128  # the first of each lane
 MIN_SHARE_KEYS = 128  # a lane reads at least so many keys: shorter parts cost more to merge than they save
 
@@ -58,6 +59,11 @@ def choose_tiling(spec: AttentionSpec, *, kv_bytes: int, wide: bool) -> Tiling:
 def padded_dim(spec: AttentionSpec) -> int:
     """How many numbers of a head a tile holds."""
     return max(SMALLEST_DIM, next_power_of_2(spec.head_dim))
+
+
+def merge_stages(spec: AttentionSpec) -> int:
+    """Parts of a narrow tile on their way at once while they are merged: as many as the keys' buffers have room for."""
+    return max(1024 // padded_dim(spec), 2) if spec.head_dim > 128 else MERGE_STAGES
 
 
 def prefetched_keys(spec: AttentionSpec, kv_bytes: int) -> int:
