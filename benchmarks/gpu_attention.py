@@ -29,7 +29,7 @@ SPECS = {
     "llama-3.1-8b": AttentionSpec(num_heads=32, num_kv_heads=8, head_dim=128, scale=128**-0.5),
     "smollm2-135m": AttentionSpec(num_heads=9, num_kv_heads=3, head_dim=64, scale=0.125),
 }
-DECODES = [("llama-3.1-8b", 1), ("llama-3.1-8b", 64), ("llama-3.1-8b", 256), ("smollm2-135m", 256)]
+DECODES = [("llama-3.1-8b", 1), ("llama-3.1-8b", 8), ("llama-3.1-8b", 64), ("llama-3.1-8b", 256), ("smollm2-135m", 256)]
 CONTEXT = 1088
 POOL_BYTES = 1 << 30  # all layers together: many times the caches
 
@@ -46,6 +46,7 @@ class Step:
     def seconds(self, attention: GraphAttention, *, captured: bool) -> float:
         """Seconds a layer."""
         (attention.plan_graph if captured else attention.plan)(self.layout)
+        torch.cuda.synchronize()  # no kernel stands between a plan and the first layer here
         new = torch.zeros((len(self.q), self.spec.num_kv_heads, self.spec.head_dim), device=GPU, dtype=self.q.dtype)
 
         def work() -> None:
@@ -62,15 +63,23 @@ def main() -> None:
     """Sweeps decode variants, then compares back ends for decode, verification and prefill."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument(
+        "--parts", nargs="+", choices=["compare", "decode", "wide"], default=["compare", "decode", "wide"]
+    )
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
     parser.add_argument("--results", default="gpu")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
-    bandwidth = copy_bandwidth()
-    for name, widths, starts in comparisons():
+    for name, widths, starts in comparisons() if "compare" in options.parts else ():
         if time.monotonic() < deadline:
             attempt(name, lambda n=name, w=widths, s=starts: compare(n, w, s, options))
-    for name, batch in DECODES:
-        attempt(f"{name} at {batch}", lambda n=name, b=batch: sweep(n, b, bandwidth, deadline, options))
+    if "decode" in options.parts:
+        bandwidth = copy_bandwidth()
+        for name, batch in DECODES:
+            if batch in options.batches:
+                attempt(f"{name} at {batch}", lambda n=name, b=batch: sweep(n, b, bandwidth, deadline, options))
+    if "wide" in options.parts:
+        attempt("wide", lambda: sweep_wide(deadline))
 
 
 def sweep(name: str, batch: int, bandwidth: float, deadline: float, options: argparse.Namespace) -> None:
@@ -94,14 +103,29 @@ def sweep(name: str, batch: int, bandwidth: float, deadline: float, options: arg
     record(options.results, "attention_decode_us", best[0] * 1e6, "us", shape=name, batch=batch, tiling=str(best[1]))
 
 
+def sweep_wide(deadline: float) -> None:
+    """Variants for long rows."""
+    spec = SPECS["llama-3.1-8b"]
+    step = make_step(spec, [4000] * 2, [0] * 2)
+    products = 2 * 4 * spec.num_heads * spec.head_dim * 4000 * 4001 / 2
+    wide = [(128, 64, 8, 3, 1), (128, 128, 8, 3, 1), (128, 64, 4, 3, 1), (128, 64, 8, 5, 1), (64, 64, 4, 3, 2)]
+    for sizes in [*wide, (128, 128, 8, 5, 1), (128, 32, 8, 5, 1), (64, 128, 4, 3, 2)]:
+        if time.monotonic() < deadline:
+            tiling = Tiling(*sizes)
+            seconds = attempt(str(tiling), lambda t=tiling: step.seconds(triton(step, t), captured=False))
+            if seconds is not None:
+                print(f"  {seconds * 1e6:8.1f} µs {products / seconds / 1e12:.0f} TFLOP/s {tiling}", flush=True)
+
+
 def variants(spec: AttentionSpec) -> Iterator[Tiling]:
     """What may be faster."""
     rows = choose_tiling(spec, kv_bytes=2, wide=False).block_m
     for block_n, stages, warps, programs in itertools.product((32, 64, 128), (3, 5, 7), (4, 8), (1, 2, 3)):
         stage_bytes = 2 * block_n * spec.head_dim * 2
         buffers = (stages - 1) // 2
-        if 16384 <= programs * buffers * stage_bytes <= 200_000 // 1 and not (warps == 8 and block_n == 32):
-            yield Tiling(rows, block_n, warps, stages, programs)
+        if 16384 <= programs * buffers * stage_bytes <= 200_000 and not (warps == 8 and block_n < 128):
+            for min_share in (64, 128, 256):
+                yield Tiling(rows, block_n, warps, stages, programs, min_share)
 
 
 def triton(step: Step, tiling: Tiling | None = None) -> TritonAttention:

@@ -10,6 +10,7 @@ import argparse
 import itertools
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -18,7 +19,8 @@ from gpu_shapes import shape_of
 from record import record
 
 from corymb.kernels.triton_jit import Launch
-from corymb.kernels.triton_linear import Shape, choose_shape, multiply
+from corymb.kernels.triton_linear import multiply
+from corymb.kernels.triton_products import Shape, Size, choose_shape
 
 WEIGHT_BYTES = 1 << 30
 ROWS = (1, 8, 32, 64)
@@ -31,16 +33,27 @@ def main() -> None:
     parser.add_argument("--results", default="gpu")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
-    for name in ("llama-3.1-8b", "smollm2-135m"):
-        for size in shape_of(name).products:
-            for num_rows in ROWS:
+    for sweeping in (False, True):  # first everything as it is chosen now, then what may be better
+        for name in ("llama-3.1-8b", "smollm2-135m"):
+            for size, num_rows in itertools.product(shape_of(name).products, ROWS):
                 if time.monotonic() < deadline:
-                    attempt(f"{size} at {num_rows}", lambda s=size, n=num_rows: compare(s, n, deadline, options))
+                    case = Case(*size, num_rows, sweeping)
+                    attempt(str(case), lambda c=case: compare(c, deadline, options))
 
 
-def compare(size: tuple[int, int], num_rows: int, deadline: float, options: argparse.Namespace) -> None:
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One product, and whether all variants are wanted."""
+
+    num_outputs: int
+    num_inputs: int
+    num_rows: int
+    sweeping: bool
+
+
+def compare(case: Case, deadline: float, options: argparse.Namespace) -> None:
     """One product: torch's, ours as chosen, and our best variant."""
-    num_outputs, num_inputs = size
+    num_outputs, num_inputs, num_rows = case.num_outputs, case.num_inputs, case.num_rows
     num_bytes = num_outputs * num_inputs * 2
     weights = [random(num_outputs, num_inputs) for _ in range(max(2, min(64, WEIGHT_BYTES // num_bytes)))]
     x = torch.randn((num_rows, num_inputs), device=GPU, dtype=torch.bfloat16)
@@ -58,9 +71,9 @@ def compare(size: tuple[int, int], num_rows: int, deadline: float, options: argp
         return replay_s(ours) / len(weights)
 
     base = replay_s(torchs) / len(weights)
-    chosen = choose_shape(num_rows, num_outputs, num_inputs, gated=False)
+    chosen = choose_shape(Size(num_rows, num_outputs, num_inputs), gated=False)
     times = {}
-    for shape in itertools.chain([chosen], variants(num_rows, num_inputs)):
+    for shape in itertools.chain([chosen], variants(num_rows, num_inputs) if case.sweeping else ()):
         if time.monotonic() < deadline:
             taken = attempt(str(shape), lambda s=shape: seconds(s))
             if taken is not None:

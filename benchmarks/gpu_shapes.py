@@ -1,6 +1,10 @@
-"""The shapes of models that GPU benchmarks invent weights for, and the products of one decode step."""
+"""The shapes of models that GPU benchmarks invent weights for, and the products of one decode step.
+
+python benchmarks/gpu_shapes.py llama-3.1-8b FOLDER     # a folder for: serve FOLDER --load-format dummy
+"""
 
 import json
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +71,32 @@ def shape_of(name: str) -> Shape:
     return Shape(layers, products, (config["vocab_size"], hidden), layers * 2 * keys * 2)
 
 
-def write_folder(name: str) -> Path:
-    """A folder with the shape's config.json."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
-    (folder / "config.json").write_text(json.dumps(COMMON | SHAPES[name]))
+def write_folder(name: str, folder: Path | None = None) -> Path:
+    """A folder with the shape's config.json, and a tokenizer that spells every id as a word of its own."""
+    folder = folder or Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    config = COMMON | SHAPES[name]
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(int(str(config["vocab_size"])))))
+    (folder / "tokenizer_config.json").write_text("{}")
     return folder
+
+
+def _tokenizer(vocab_size: int) -> dict[str, object]:
+    bytes_as_letters = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    words = {f"Ġt{index}": index for index in range(vocab_size)}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": bytes_as_letters,
+        "post_processor": None,
+        "decoder": bytes_as_letters,
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "Ġt0"},
+    }
+
+
+if __name__ == "__main__":
+    print(write_folder(sys.argv[1], Path(sys.argv[2])))

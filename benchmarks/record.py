@@ -1,4 +1,8 @@
-"""Writes figures as JSON lines: one figure a line, with the command, commit, hardware and date it came from."""
+"""Writes figures as JSON lines: one figure a line, with the command, commit, hardware and date it came from.
+
+From a shell: python benchmarks/record.py NAME METRIC VALUE UNIT [KEY=VALUE …]
+A copy of the repository without its history takes the commit from the file `.commit` beside it.
+"""
 
 import datetime as dt
 import json
@@ -52,6 +56,14 @@ def _processor() -> str:
 def _commit() -> str:
     root = Path(__file__).parents[1]
     run = lambda *words: subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)  # noqa: E731
-    head = run("rev-parse", "--short=10", "HEAD").stdout.strip() or "unknown"
+    head = run("rev-parse", "--short=10", "HEAD").stdout.strip()
+    if not head:
+        noted = root / ".commit"
+        return noted.read_text().strip() if noted.exists() else "unknown"
     dirty = run("status", "--porcelain", "--untracked-files=no", "--", ":!benchmarks/results").stdout.strip()
     return f"{head}-dirty" if dirty else head
+
+
+if __name__ == "__main__":
+    name, metric, value, unit, *pairs = sys.argv[1:]
+    record(name, metric, float(value), unit, **dict(pair.split("=", 1) for pair in pairs))

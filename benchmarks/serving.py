@@ -10,6 +10,7 @@ import itertools
 import json
 import random
 import statistics
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 import uvloop
 from client import Connection, Timeline
 from record import record
+from step_metrics import StepWatch
 from tqdm import tqdm
 
 
@@ -39,9 +41,11 @@ def main() -> None:
         load = Load("/v1/completions", list(bodies(options, count)), concurrency)
         warm = Load(load.path, list(bodies(options, min(concurrency, 4))), concurrency)
         uvloop.run(run(options, warm, show=False))
-        started = time.perf_counter()
-        timelines = uvloop.run(run(options, load, show=True))
-        report(options, concurrency, timelines, time.perf_counter() - started)
+        with StepWatch(options.host, options.port, least_running=int(0.9 * concurrency)) as watch:
+            started = time.perf_counter()
+            timelines = uvloop.run(run(options, load, show=True))
+            wall_s = time.perf_counter() - started
+        report(options, concurrency, timelines, wall_s, watch.figures() if options.step_metrics else {})
 
 
 def parse() -> argparse.Namespace:
@@ -59,6 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--prefix-tokens", type=int, default=0, help="shared-prefix: tokens that all share")
     parser.add_argument("--token-range", type=int, nargs=2, default=[1000, 40000])
     parser.add_argument("--seed", type=int, default=int(time.time()), help="another seed, other prompts: no cache hits")
+    parser.add_argument("--step-metrics", action="store_true", help="also the server's own figures of its steps")
     parser.add_argument("--metric", default="serving_output_tok_s", help="name that the throughput is recorded under")
     parser.add_argument("--label", default="", help="kept with the figures")
     parser.add_argument(
@@ -107,7 +112,12 @@ async def run(options: argparse.Namespace, load: Load, *, show: bool) -> list[Ti
     """Sends a load and gathers what came back."""
     waiting = iter(load.bodies)
     done: list[Timeline] = []
-    with tqdm(total=len(load.bodies), unit="req", disable=not show, desc=f"{load.concurrency} clients") as bar:
+    with tqdm(
+        total=len(load.bodies),
+        unit="req",
+        disable=not show or not sys.stderr.isatty(),
+        desc=f"{load.concurrency} clients",
+    ) as bar:
 
         async def client() -> None:
             connection = Connection(options.host, options.port, options.api_key)
@@ -121,7 +131,13 @@ async def run(options: argparse.Namespace, load: Load, *, show: bool) -> list[Ti
     return done
 
 
-def report(options: argparse.Namespace, concurrency: int, timelines: list[Timeline], wall_s: float) -> None:
+def report(
+    options: argparse.Namespace,
+    concurrency: int,
+    timelines: list[Timeline],
+    wall_s: float,
+    steps: dict[str, float],
+) -> None:
     """Prints the figures of one concurrency and, if asked to, keeps them."""
     failed = [timeline for timeline in timelines if timeline.error]
     if failed:
@@ -136,6 +152,8 @@ def report(options: argparse.Namespace, concurrency: int, timelines: list[Timeli
         "itl_ms_p50": (statistics.median(gaps), "ms"),
         "itl_ms_p99": (percentile(gaps, 0.99), "ms"),
         "request_throughput": (len(timelines) / wall_s, "req/s"),
+        "cached_tokens": (sum(timeline.num_cached_tokens for timeline in timelines), "tokens"),
+        **{metric: (value, "ms") for metric, value in steps.items()},
     }
     params = {
         "concurrency": concurrency,

@@ -14,12 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec, HeadChanges, KVLayer, RaggedLayout, slots_of
+from corymb.kernels.triton_gather import gather_heads
 from corymb.kernels.triton_indices import gather_slots
 from corymb.kernels.triton_jit import Launch
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_store import store
 
 WORKSPACE_BYTES = 256 << 20
+# FA3 reads keys that lie together faster than keys found one by one, so a step of long rows copies them first.
+MOST_GATHERED = 1 << 15
+MOST_GATHERED_SHARE = 4  # keys a query: behind long prefixes the copy costs more than it saves
 SHORT_ROWS = 16  # new tokens of a row up to which FA2 beats FA3: 126 against 353 µs for 64 rows of 6 tokens
 
 
@@ -49,6 +53,17 @@ class Lengths:
     firsts: NDArray[np.int32]  # [R]
     most_queries: int
 
+    @property
+    def num_keys(self) -> int:
+        """Of all rows."""
+        return int(self.key_bounds[-1])
+
+    @property
+    def worth_gathering(self) -> bool:
+        """Whether copying the keys costs less than finding them one by one."""
+        few = self.num_keys <= min(MOST_GATHERED, MOST_GATHERED_SHARE * int(self.query_bounds[-1]))
+        return few and self.most_queries > SHORT_ROWS
+
     @staticmethod
     def of(layout: RaggedLayout, window: int | None) -> "Lengths":
         """The layout's lengths; rows that only fill up a captured graph have one token."""
@@ -65,7 +80,9 @@ class Wrappers:
 
     prefill: dict[str, Any] = field(default_factory=dict)  # by FlashInfer's own back end
     captured: dict[int, Any] = field(default_factory=dict)  # decode, by number of rows
+    gathered: Any = None  # prefill over copied keys
     current: Any = None
+    num_gathered: int = 0  # keys that the current step copies; 0 where it reads the pool
 
 
 class FlashInferAttention:
@@ -91,6 +108,7 @@ class FlashInferAttention:
             window: torch.zeros(max_keys, dtype=torch.int32, device=device)
             for window in {spec.window for spec in specs}
         }
+        self._copies: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by KV heads and head size
         self._wrappers = {Kind.of(spec): Wrappers() for spec in specs}
         self._layout: RaggedLayout | None = None
 
@@ -113,12 +131,27 @@ class FlashInferAttention:
         return self._attend(heads[:, : spec.num_heads], spec, cache)
 
     def _attend(self, q: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
-        wrapper = self._wrappers[Kind.of(spec)].current
+        wrappers = self._wrappers[Kind.of(spec)]
+        wrapper, out = wrappers.current, torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        if wrappers.num_gathered:
+            keys, values = self._gather(wrappers.num_gathered, spec, cache)
+            wrapper.run(q, keys, values, out=out)
+            return out
         pools = (cache.keys.unsqueeze(1), cache.values.unsqueeze(1))  # pages of one token
         scales = {} if self._kv_dtype.itemsize > 1 else {"k_scale": cache.key_scale, "v_scale": cache.value_scale}
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        attended: Tensor = wrapper.run(q, pools, out=out, **scales)
-        return attended
+        wrapper.run(q, pools, out=out, **scales)
+        return out
+
+    def _gather(self, num_keys: int, spec: AttentionSpec, cache: KVLayer) -> tuple[Tensor, Tensor]:
+        heads = (spec.num_kv_heads, spec.head_dim)
+        if heads not in self._copies:
+            keys, values = torch.empty(
+                (2, MOST_GATHERED, *heads), dtype=self._dtype, device=self._workspace.device
+            ).unbind()
+            self._copies[heads] = keys, values
+        keys, values = (copy[:num_keys] for copy in self._copies[heads])
+        gather_heads(cache, self._slots[spec.window][:num_keys], keys, values, launch=self._launch)
+        return keys, values
 
     def _planned(self) -> RaggedLayout:
         assert self._layout is not None, "plan comes before run"
@@ -130,6 +163,7 @@ class FlashInferAttention:
         for kind, wrappers in self._wrappers.items():
             lengths = listed.get(kind.window) or self._list_slots(layout, kind.window)
             listed[kind.window] = lengths
+            wrappers.num_gathered = 0
             wrappers.current = choose(wrappers, kind, lengths)
 
     def _list_slots(self, layout: RaggedLayout, window: int | None) -> Lengths:
@@ -153,6 +187,8 @@ class FlashInferAttention:
         return tensor
 
     def _prefill_wrapper(self, wrappers: Wrappers, kind: Kind, lengths: Lengths) -> Any:
+        if lengths.worth_gathering:
+            return self._gathered_wrapper(wrappers, kind, lengths)
         # FA3 takes no 8-bit keys under 16-bit queries.
         short = lengths.most_queries <= SHORT_ROWS or self._kv_dtype.itemsize == 1
         backend = "fa2" if short else "fa3"
@@ -175,6 +211,22 @@ class FlashInferAttention:
             **self._common(kind),
         )
         return wrapper
+
+    def _gathered_wrapper(self, wrappers: Wrappers, kind: Kind, lengths: Lengths) -> Any:
+        wrappers.num_gathered = lengths.num_keys
+        wrappers.gathered = wrappers.gathered or flashinfer.BatchPrefillWithRaggedKVCacheWrapper(
+            self._workspace, "NHD", backend="fa3"
+        )
+        wrappers.gathered.plan(
+            torch.from_numpy(lengths.query_bounds),
+            torch.from_numpy(lengths.key_bounds),
+            kind.num_heads,
+            kind.num_kv_heads,
+            kind.head_dim,
+            causal=True,
+            **(self._common(kind) | {"kv_data_type": self._dtype}),
+        )
+        return wrappers.gathered
 
     def _captured_wrapper(self, wrappers: Wrappers, kind: Kind, lengths: Lengths) -> Any:
         num_rows = len(lengths.firsts)

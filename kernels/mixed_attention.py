@@ -4,7 +4,7 @@ from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec, GraphAttention, HeadChanges, KVLayer, RaggedLayout
 
-MOST_SHORT_TOKENS = 8  # of a row: decode and verification
+MOST_SHORT_TOKENS = 16  # of a row: decode, verification and short ends of prompts
 
 
 class MixedAttention:

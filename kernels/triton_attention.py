@@ -12,10 +12,17 @@ from corymb.kernels.triton_jit import Launch, next_power_of_2
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_plan import TILE_COLUMNS, plan_lanes
 from corymb.kernels.triton_store import store
-from corymb.kernels.triton_tiling import ChooseTiling, Tiling, choose_tiling, fits_narrow
+from corymb.kernels.triton_tiling import (
+    ChooseTiling,
+    Tiling,
+    choose_tiling,
+    fits_narrow,
+    merge_stages,
+    padded_dim,
+    prefetched_keys,
+)
 
 LOG2E = 1.4426950408889634
-MIN_SHARE_KEYS = 128  # a lane reads at least so many keys: shorter parts cost more to merge than they save
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +154,7 @@ class TritonAttention:
             NUM_KV_HEADS=spec.num_kv_heads,
             GROUP=spec.num_heads // spec.num_kv_heads,
             HEAD_DIM=spec.head_dim,
-            BLOCK_D=next_power_of_2(spec.head_dim),
+            BLOCK_D=padded_dim(spec),
             BLOCK_M=tiling.block_m,
             BLOCK_N=tiling.block_n,
             WINDOW=spec.window or 0,
@@ -156,9 +163,10 @@ class TritonAttention:
             SPLIT=not self._deterministic,
             WIDE=lanes.wide,
             STAGES=tiling.num_stages,
-            PART_STAGES=3 if not lanes.wide else 1,
+            PART_STAGES=1 if lanes.wide else merge_stages(spec),
             WIDEN=self._launch.interpreted,
             EARLY=self._launch.early,
+            PREFETCH=0 if self._deterministic or lanes.wide else prefetched_keys(spec, cache.keys.dtype.itemsize),
             **self._launch.options(tiling.num_warps, tiling.num_stages),
         )
         return out
@@ -192,7 +200,7 @@ class TritonAttention:
             lanes.totals,
             layout.rows.shape[0],
             lanes.num_lanes[lanes.wide],
-            max(MIN_SHARE_KEYS // tiling.block_n, 1),
+            max(tiling.min_share_keys // tiling.block_n, 1),
             TILE_TOKENS=tiling.tile_tokens(spec.num_heads // spec.num_kv_heads),
             BLOCK_N=tiling.block_n,
             WINDOW=spec.window or 0,
@@ -222,6 +230,6 @@ def _make_lanes(
         lanes=zeros(max(num_lanes.values()) + 1),
         totals=zeros(3),
         tickets=zeros(limits.max_tokens, spec.num_kv_heads),
-        part_totals=torch.empty(num_parts * rows * next_power_of_2(spec.head_dim), device=device),
+        part_totals=torch.empty(num_parts * rows * padded_dim(spec), device=device),
         part_norms=torch.empty(num_parts * rows * 2, device=device),
     )

@@ -1,7 +1,5 @@
 """Products of few rows with a weight, bound by reading the weight once: norm before, gate or addition after, fused."""
 
-from dataclasses import dataclass
-
 import torch
 import triton.language as tl
 from torch import Tensor
@@ -9,9 +7,8 @@ from torch import Tensor
 from corymb.kernels.operations import Activation, Norm
 from corymb.kernels.triton_activations import gelu_tanh, silu
 from corymb.kernels.triton_jit import Count, Launch, jit, next_power_of_2
-
-MOST_ROWS = 64
-LINE_BYTES = tl.constexpr(128)
+from corymb.kernels.triton_prefetch import LINE_BYTES, prefetch_lines
+from corymb.kernels.triton_products import MOST_ROWS, Shape, Size, choose_shape
 
 
 # fmt: off
@@ -23,10 +20,7 @@ def prefetch(
     """Asks for the first bytes of BLOCK_N weight rows while the kernel before this one still runs."""
     line = tl.arange(0, BYTES // LINE_BYTES)
     row = output + tl.arange(0, BLOCK_N)
-    address = (weight + row.to(tl.int64)[:, None] * K + line[None, :] * (LINE_BYTES // ITEM_BYTES)).to(tl.int64)
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
-    )
+    prefetch_lines(weight + row.to(tl.int64)[:, None] * K + line[None, :] * (LINE_BYTES // ITEM_BYTES))
 
 
 @jit
@@ -54,6 +48,10 @@ def multiply_rows(
     x_place = x + row.to(tl.int64)[:, None] * x_stride + inner[None, :]
     w_place = weight + column.to(tl.int64)[:, None] * K + inner[None, :]
     whole: tl.constexpr = N % BLOCK_N == 0
+    wanted = real & (column < N)[None, :]
+    place = out + row.to(tl.int64)[:, None] * out_stride + column[None, :]
+    if ADD:
+        before = tl.load(place, mask=wanted, other=0.0).to(tl.float32)  # on its way while the weight is read
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up_total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     squares = tl.zeros([BLOCK_M], tl.float32)
@@ -63,8 +61,6 @@ def multiply_rows(
             wide = value.to(tl.float32)
             squares += tl.sum(wide * wide, 1)
             value = (wide * tl.load(norm_weight + start + inner)[None, :]).to(value.dtype)
-        if WIDEN:
-            value = value.to(tl.float32)
         total = add_product(value, w_place + start, total, column, whole, N, WIDEN)
         if GATE > 0:
             up_total = add_product(value, w_place + start + N * K, up_total, column, whole, N, WIDEN)
@@ -72,7 +68,6 @@ def multiply_rows(
         inverse = (1.0 / tl.sqrt(squares / K + eps))[:, None]
         total *= inverse
         up_total *= inverse
-    wanted = real & (column < N)[None, :]
     if BIAS:
         total += tl.load(bias + column, mask=column < N, other=0.0)[None, :]
         if GATE > 0:
@@ -82,9 +77,8 @@ def multiply_rows(
         gate = total.to(kind).to(tl.float32)
         activated = silu(gate) if GATE == 1 else gelu_tanh(gate)
         total = activated.to(kind).to(tl.float32) * up_total.to(kind).to(tl.float32)
-    place = out + row.to(tl.int64)[:, None] * out_stride + column[None, :]
     if ADD:
-        total = total.to(kind).to(tl.float32) + tl.load(place, mask=wanted, other=0.0).to(tl.float32)
+        total = total.to(kind).to(tl.float32) + before
     tl.store(place, total.to(kind), mask=wanted)
 
 
@@ -96,33 +90,9 @@ def add_product(
     """Adds value @ weight.T of one block."""
     block = tl.load(w_place) if WHOLE else tl.load(w_place, mask=(column < N)[:, None], other=0.0)
     if WIDEN:
-        return total + tl.dot(value, tl.trans(block.to(tl.float32)))
+        return total + tl.dot(value.to(tl.float32), tl.trans(block.to(tl.float32)))
     return tl.dot(value, tl.trans(block), total, input_precision="ieee")
 # fmt: on
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One variant of the kernel."""
-
-    block_n: int
-    block_k: int
-    num_warps: int
-    num_stages: int
-
-
-def choose_shape(num_rows: int, num_outputs: int, num_inputs: int, *, gated: bool) -> Shape:
-    """Blocks so narrow that every multiprocessor has one, of 8 to 16 KiB, four of them on their way."""
-    block_n = 16 if num_outputs <= 4096 and num_rows < MOST_ROWS else 32
-    block_k = 256 if num_rows <= 16 else 128
-    while num_inputs % block_k:
-        block_k //= 2
-    return Shape(block_n, block_k, num_warps=2 if block_n == 16 else 4, num_stages=4 if gated else 5)
-
-
-def fits(weight: Tensor, num_rows: int) -> bool:
-    """Whether `multiply` takes it."""
-    return num_rows <= MOST_ROWS and weight.shape[1] % 16 == 0 and weight.is_contiguous()
 
 
 def multiply(
@@ -146,7 +116,7 @@ def multiply(
     num_rows, num_inputs = x.shape
     num_outputs = weight.shape[0] // (2 if gate else 1)
     block_m = MOST_ROWS if invariant else max(16, next_power_of_2(num_rows))
-    shape = shape or choose_shape(block_m, num_outputs, num_inputs, gated=gate is not None)
+    shape = shape or choose_shape(Size(block_m, num_outputs, num_inputs), gated=gate is not None)
     out = add_to if add_to is not None else torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
     multiply_rows[(-(-num_outputs // shape.block_n), -(-num_rows // block_m))](
         x,

@@ -5,8 +5,13 @@ from typing import Protocol
 
 from corymb.kernels.attention import AttentionSpec
 from corymb.kernels.triton_jit import next_power_of_2
+from corymb.kernels.triton_prefetch import LINE_BYTES
 
 NARROW_ROWS = 16  # the smallest tensor-core tile: the queries of a decode step, padded
+SMALLEST_DIM = 16  # of a product's inner side
+MERGE_STAGES = 8
+PREFETCHED_KEYS = 128  # the first of each lane
+MIN_SHARE_KEYS = 128  # a lane reads at least so many keys: shorter parts cost more to merge than they save
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,7 @@ class Tiling:
     num_warps: int
     num_stages: int
     programs_per_sm: int
+    min_share_keys: int = MIN_SHARE_KEYS
 
     def tile_tokens(self, group: int) -> int:
         """New tokens of a tile."""
@@ -38,16 +44,32 @@ def choose_tiling(spec: AttentionSpec, *, kv_bytes: int, wide: bool) -> Tiling:
     A narrow tile is bound by memory: two programs an SM, each with about 64 KiB of keys and values on their way (half
     of STAGES is spent on looking up the slots). A wide one is bound by products and wants many rows.
     """
-    padded_dim = next_power_of_2(spec.head_dim)
+    dim = padded_dim(spec)
     narrow_rows = max(NARROW_ROWS, next_power_of_2(spec.num_heads // spec.num_kv_heads))
     if not wide:
-        block_n = min(max(8192 // padded_dim, 16), 128)
+        block_n = min(max(8192 // dim, 16), 128)
         # An 8-bit block is half as long to fetch: look further ahead to keep as many bytes on their way.
         stages = 5 if kv_bytes > 1 else 7
         return Tiling(block_m=narrow_rows, block_n=block_n, num_warps=4, num_stages=stages, programs_per_sm=2)
-    if padded_dim <= 128:
+    if dim <= 128:
         return Tiling(block_m=max(128, narrow_rows), block_n=64, num_warps=8, num_stages=3, programs_per_sm=1)
     return Tiling(block_m=max(64, narrow_rows), block_n=32, num_warps=8, num_stages=3, programs_per_sm=1)
+
+
+def padded_dim(spec: AttentionSpec) -> int:
+    """How many numbers of a head a tile holds."""
+    return max(SMALLEST_DIM, next_power_of_2(spec.head_dim))
+
+
+def merge_stages(spec: AttentionSpec) -> int:
+    """Parts of a narrow tile on their way at once while they are merged: as many as the keys' buffers have room for."""
+    return max(1024 // padded_dim(spec), 2) if spec.head_dim > 128 else MERGE_STAGES
+
+
+def prefetched_keys(spec: AttentionSpec, kv_bytes: int) -> int:
+    """Keys of a lane that a narrow kernel asks for ahead; heads that are no whole cache lines are not worth it."""
+    whole = spec.head_dim == padded_dim(spec) and spec.head_dim * kv_bytes >= LINE_BYTES.value
+    return PREFETCHED_KEYS if whole else 0
 
 
 def fits_narrow(spec: AttentionSpec, most_tokens: int) -> bool:

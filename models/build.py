@@ -112,7 +112,8 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner = CpuRunner(_execution(model, blueprint, cache_config, dtype=dtype, place=Place(device)))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "two steps"):
         if gpu:
-            warm_up(runner, [width for width in EVERY_WIDTH if width < context_length], EVERY_SAMPLING)
+            longest = min(context_length - 1, options.cuda.max_step_tokens)
+            warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
         else:
             warm_up(runner)
     return Built(

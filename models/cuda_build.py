@@ -22,6 +22,7 @@ from corymb.models.cuda_device import CudaDevice, Device, HostDevice
 from corymb.models.cuda_graphs import tiers
 from corymb.models.cuda_linear import CudaLinears
 from corymb.models.cuda_options import CudaOptions
+from corymb.models.cuda_prefill import prefill_tiers
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
 from corymb.models.linear import MakeLinear
@@ -75,7 +76,9 @@ class CudaParts:
         """What was chosen, for the operator."""
         selected = self.selected
         graphs = f"graphs up to {self._options.graph_max_tokens}" if self._options.graph_max_tokens else "no graphs"
-        chosen = f"prefill {selected.prefill}, decode {selected.decode}, {graphs}"
+        pieces = self._options.prefill_graph_max_tokens
+        prompts = f", pieces of prompts up to {pieces}" if pieces else ""
+        chosen = f"prefill {selected.prefill}, decode {selected.decode}, {graphs}{prompts}"
         return f"{chosen}. {selected.note}" if selected.note else chosen
 
     def runner(
@@ -114,10 +117,17 @@ class CudaParts:
 
     def capture(self, parts: Parts, config: CacheConfig) -> CudaRunner:
         """Captures the graphs."""
-        captured = tiers(min(self._options.graph_max_tokens, config.num_rows - 1))
-        if self.selected.decode == "torch" or not isinstance(parts.model, ScoringModel):
-            captured = []  # their steps depend on lengths that the host knows, which a graph would repeat
-        return CudaRunner(parts, self.device, max_tokens=self._options.max_step_tokens, graph_tiers=captured)
+        options, scoring = self._options, isinstance(parts.model, ScoringModel)
+        # Others depend on lengths that the host knows, which a graph would repeat.
+        decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
+        prefill = options.prefill_graph_max_tokens if scoring and self.selected.prefill != "torch" else 0
+        return CudaRunner(
+            parts,
+            self.device,
+            max_tokens=options.max_step_tokens,
+            graph_tiers=tiers(min(decode, config.num_rows - 1)),
+            prefill_tiers=prefill_tiers(prefill),
+        )
 
     def _attention(self, model: Model, config: CacheConfig, types: Types) -> Attention:
         selected, specs = self.selected, model.attention_specs

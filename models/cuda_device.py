@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+Between = Callable[[Callable[[], None]], None]  # hands over what runs anew at every replay
+
 
 class Mark(Protocol):
     """A point in the order of the device's work."""
@@ -38,6 +40,14 @@ class Device(Protocol):
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Records the device work that `work` queues, and returns what queues it again."""
+        ...
+
+    def capture_pieces(self, work: Callable[[Between], None]) -> Callable[[], None]:
+        """Like `capture`, but `work` may call `between(eager)`: there `eager` is called at every replay instead."""
+        ...
+
+    def borrow(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Gives a tensor's memory without keeping it: it must hold what is wanted whenever it is looked at."""
         ...
 
     def synchronize(self) -> None:
@@ -93,9 +103,67 @@ class CudaDevice:
         current.wait_stream(self._stream)
         return graph.replay
 
+    def capture_pieces(self, work: Callable[[Between], None]) -> Callable[[], None]:
+        """See Device. A tensor of one piece may be read by those behind it: they are replayed in their order."""
+        queue: list[Callable[[], None]] = []
+        graph = torch.cuda.CUDAGraph()
+
+        def begin() -> None:
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            queue.append(graph.replay)
+
+        def between(eager: Callable[[], None]) -> None:
+            nonlocal graph
+            graph.capture_end()
+            queue.append(eager)
+            graph = torch.cuda.CUDAGraph()
+            begin()
+
+        current = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            begin()
+            work(between)
+            graph.capture_end()
+        current.wait_stream(self._stream)
+
+        def replay() -> None:
+            for part in queue:
+                part()
+
+        return replay
+
+    def borrow(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """See Device."""
+        return Borrowed(tensor).tensor
+
     def synchronize(self) -> None:
         """See Device."""
         torch.cuda.synchronize(self.device)
+
+
+class Borrowed:
+    """The address and shape of a tensor on a GPU; in terms of bytes, which all types are made of."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        item, self._dtype, self._device = tensor.element_size(), tensor.dtype, tensor.device
+        self._shape, self._stride = tensor.shape, tensor.stride()
+        size = item * (1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)))
+        self._made: Tensor | None = None
+        # numpy's description of memory that others own, which torch takes without a copy.
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (tensor.data_ptr(), False),
+            "version": 3,
+        }
+
+    def tensor(self) -> Tensor:
+        """A tensor of that memory."""
+        if self._made is None:
+            flat = torch.as_tensor(self, device=self._device).view(self._dtype)
+            self._made = flat.as_strided(self._shape, self._stride)
+        return self._made
 
 
 class HostMark:
@@ -128,6 +196,14 @@ class HostDevice:
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """See Device."""
         return work
+
+    def capture_pieces(self, work: Callable[[Between], None]) -> Callable[[], None]:
+        """See Device."""
+        return lambda: work(lambda eager: eager())
+
+    def borrow(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """See Device."""
+        return lambda: tensor
 
     def synchronize(self) -> None:
         """See Device."""

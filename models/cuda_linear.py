@@ -8,7 +8,9 @@ from torch import Tensor
 
 from corymb.kernels.operations import Activation, Norm
 from corymb.kernels.triton_jit import Launch
-from corymb.kernels.triton_linear import fits, multiply
+from corymb.kernels.triton_linear import multiply
+from corymb.kernels.triton_products import Size, fits, fuses_gate, fuses_norm, wins
+from corymb.models.linear import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +40,23 @@ class CudaLinear:
         """See Linear."""
         if self._kind.deterministic:
             return multiply(x, self._weight, launch=self._kind.launch, bias=self._bias, invariant=True)
-        if self.takes(len(x)):
+        if self._may_be_ours(len(x)) and wins(self._size(len(x))):
             return multiply(x, self._weight, launch=self._kind.launch, bias=self._bias)
         return F.linear(x, self._weight, self._bias)
 
-    def takes(self, num_rows: int) -> bool:
+    def fuses(self, num_rows: int, part: Part) -> bool:
         """See FusedLinear."""
-        return not self._kind.deterministic and num_rows <= self._kind.fused_rows and fits(self._weight, num_rows)
+        decide = {"norm": fuses_norm, "gate": fuses_gate, "addition": wins}[part]
+        return self._may_be_ours(num_rows) and decide(self._size(num_rows))
 
     def fused(
         self, x: Tensor, *, norm: Norm | None = None, gate: Activation | None = None, add_to: Tensor | None = None
     ) -> Tensor:
         """See FusedLinear."""
         return multiply(x, self._weight, launch=self._kind.launch, bias=self._bias, norm=norm, gate=gate, add_to=add_to)
+
+    def _may_be_ours(self, num_rows: int) -> bool:
+        return not self._kind.deterministic and num_rows <= self._kind.fused_rows and fits(self._weight, num_rows)
+
+    def _size(self, num_rows: int) -> Size:
+        return Size(num_rows, *self._weight.shape)

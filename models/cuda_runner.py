@@ -12,6 +12,7 @@ from corymb.models import prompt_logprobs
 from corymb.models.cuda_decode import Decode, Parts, begin, end
 from corymb.models.cuda_device import Device, Mark
 from corymb.models.cuda_graphs import Graphs
+from corymb.models.cuda_prefill import Prefills
 from corymb.models.cuda_staging import Shape, Staging, layout_of
 from corymb.models.execution import UNUSABLE
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
@@ -72,19 +73,29 @@ class CudaStep:
 class CudaRunner:
     """Owns the order of the device's work. `launch` must be called from one thread; it never waits for the device."""
 
-    def __init__(self, parts: Parts, device: Device, *, max_tokens: int, graph_tiers: Sequence[int]) -> None:
-        """Captures the graphs of `graph_tiers`; `max_tokens` bounds a step."""
+    def __init__(
+        self,
+        parts: Parts,
+        device: Device,
+        *,
+        max_tokens: int,
+        graph_tiers: Sequence[int],
+        prefill_tiers: Sequence[int] = (),
+    ) -> None:
+        """Captures decode steps of `graph_tiers` and other steps of `prefill_tiers`; `max_tokens` bounds a step."""
         self.parts = parts
         self._device = device
         self._place = Place(device.device)
         most_rows = max([len(parts.rows.last_sampled), *graph_tiers])
         sliding = parts.rows.full_to_sliding is not None
-        self._staging = Staging(device, max_rows=most_rows, max_tokens=max(max_tokens, most_rows), sliding=sliding)
+        most_tokens = max([max_tokens, most_rows, *prefill_tiers])
+        self._staging = Staging(device, max_rows=most_rows, max_tokens=most_tokens, sliding=sliding)
         self._reported = torch.zeros(most_rows, dtype=torch.int32, device=device.device)
         self._results = [device.pinned(most_rows) for _ in range(NUM_RESULTS)]
         self._turn = 0
         self._decodes = {tier: Decode(parts, self._staging, self._reported, tier) for tier in graph_tiers}
         with torch.inference_mode():
+            self._prefills = Prefills(parts, device, self._staging, prefill_tiers)
             self._graphs = Graphs(device, graph_tiers, self._decodes.__getitem__)
 
     @torch.inference_mode()
@@ -133,9 +144,11 @@ class CudaRunner:
         layout = layout_of(plan, staged, wide, table=rows.table, full_to_sliding=rows.full_to_sliding)
         parts.attention.plan(layout)
         begin(parts, staged, wide)
-        hidden = parts.model.forward(
-            Batch(wide.token_ids, wide.positions, layout, parts.attention, parts.kv, rows.prompts)
-        )
+        if prefill := self._prefills.fit(plan.num_tokens):
+            hidden = prefill.run(plan.num_tokens)
+        else:
+            batch = Batch(wide.token_ids, wide.positions, layout, parts.attention, parts.kv, rows.prompts)
+            hidden = parts.model.forward(batch)
         found = prompt_logprobs.find(plan, rows, parts.sampler.settings)
         prompts = prompt_logprobs.score_prompts(hidden, found, parts.model.logits, self._place) if found else ()
         index = np.flatnonzero(plan.samples)

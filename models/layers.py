@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import Attention, AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
-from corymb.kernels.operations import Norm, Operations
+from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
+from corymb.kernels.operations import Activation, Norm, Operations
 from corymb.models.config import DecoderConfig, LayerConfig
 from corymb.models.linear import FusedLinear, Linear, MakeLinear
 from corymb.models.model import Batch
@@ -64,6 +64,26 @@ class RMSNorm:
         return self._operations.add_rms_norm(x, residual, self.norm.weight, self.norm.eps)
 
 
+def multiply_normed(
+    product: Linear, delta: Tensor | None, residual: Tensor, norm: RMSNorm, *, gate: Activation | None = None
+) -> Tensor:
+    """Adds delta, if there is any, to residual in place and returns the product with the norm of the sum."""
+    if not isinstance(product, FusedLinear):
+        return product(norm.after_add(delta, residual))
+    if delta is None and product.fuses(len(residual), "norm"):
+        return product.fused(residual, norm=norm.norm, gate=gate)
+    normed = norm.after_add(delta, residual)
+    return product(normed) if gate is None else product.fused(normed, gate=gate)
+
+
+def add_product(product: Linear, x: Tensor, residual: Tensor) -> Tensor | None:
+    """Returns the product with x, which is still to be added to residual; None where it is added already."""
+    if isinstance(product, FusedLinear) and product.fuses(len(x), "addition"):
+        product.fused(x, add_to=residual)
+        return None
+    return product(x)
+
+
 class MLP:
     """down(activation(gate(x)) × up(x))."""
 
@@ -79,15 +99,14 @@ class MLP:
         """Returns [T, hidden_size] of [T, hidden_size]."""
         return self._down(self._activate(self._gate_up(x)))
 
-    def fuses(self, num_rows: int) -> bool:
-        """Whether `add_to` is the faster way for so many rows."""
-        return all(isinstance(one, FusedLinear) and one.takes(num_rows) for one in (self._gate_up, self._down))
-
-    def add_to(self, residual: Tensor, norm: Norm) -> None:
-        """Adds the MLP of the residual's norm to it, in two launches."""
-        assert isinstance(self._gate_up, FusedLinear), "not fused"
-        assert isinstance(self._down, FusedLinear), "not fused"
-        self._down.fused(self._gate_up.fused(residual, norm=norm, gate=self._activation), add_to=residual)
+    def after(self, delta: Tensor | None, residual: Tensor, norm: RMSNorm) -> Tensor | None:
+        """Adds delta to residual and returns the MLP of the norm of that; None if that is added already too."""
+        product = self._gate_up
+        if isinstance(product, FusedLinear) and product.fuses(len(residual), "gate"):
+            inner = multiply_normed(product, delta, residual, norm, gate=self._activation)
+        else:
+            inner = self._activate(multiply_normed(product, delta, residual, norm))
+        return add_product(self._down, inner, residual)
 
 
 class SelfAttention:
@@ -110,35 +129,28 @@ class SelfAttention:
 
     def __call__(self, x: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """Returns [T, hidden_size] of [T, hidden_size]. `turns`: see Operations.rope; None for no positions."""
-        spec, cache = self._spec, batch.kv[self._index]
+        return self._output(self._attend(self._qkv(x), batch, turns))
+
+    def after(
+        self, delta: Tensor | None, residual: Tensor, norm: RMSNorm, batch: Batch, turns: Tensor | None
+    ) -> Tensor | None:
+        """Adds delta to residual and returns attention of the norm of that; None if that is added already too."""
+        attended = self._attend(multiply_normed(self._qkv, delta, residual, norm), batch, turns)
+        return add_product(self._output, attended, residual)
+
+    def _attend(self, qkv: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+        spec, cache, num_tokens = self._spec, batch.kv[self._index], len(qkv)
         num_turned = spec.num_heads + spec.num_kv_heads
-        heads = self._qkv(x).view(len(x), num_turned + spec.num_kv_heads, spec.head_dim)
+        heads = qkv.view(num_tokens, num_turned + spec.num_kv_heads, spec.head_dim)
         if isinstance(batch.attention, JoinedAttention):
             attended = batch.attention.run_joined(heads, HeadChanges(turns, self._norms), spec, cache)
-            return self._output(attended.view(len(x), -1))
+            return attended.view(num_tokens, -1)
         turned = self._normed(heads[:, :num_turned])
         if turns is not None:
             self._operations.rope(turned, turns)
         queries, keys = torch.split(turned, [spec.num_heads, spec.num_kv_heads], dim=1)
         attended = batch.attention.run(queries, keys, heads[:, num_turned:], spec, cache)
-        return self._output(attended.reshape(len(x), spec.num_heads * spec.head_dim))
-
-    def fuses(self, num_rows: int, attention: Attention) -> bool:
-        """Whether `add_to` is the faster way for so many rows."""
-        products = (self._qkv, self._output)
-        fused = all(isinstance(one, FusedLinear) and one.takes(num_rows) for one in products)
-        return fused and isinstance(attention, JoinedAttention)
-
-    def add_to(self, residual: Tensor, norm: Norm, batch: Batch, turns: Tensor | None) -> None:
-        """Adds attention of the residual's norm to it, in four launches."""
-        assert isinstance(self._qkv, FusedLinear), "not fused"
-        assert isinstance(self._output, FusedLinear), "not fused"
-        assert isinstance(batch.attention, JoinedAttention), "not fused"
-        spec, num_tokens = self._spec, len(residual)
-        heads = self._qkv.fused(residual, norm=norm).view(num_tokens, -1, spec.head_dim)
-        changes = HeadChanges(turns, self._norms)
-        attended = batch.attention.run_joined(heads, changes, spec, batch.kv[self._index])
-        self._output.fused(attended.view(num_tokens, -1), add_to=residual)
+        return attended.reshape(num_tokens, spec.num_heads * spec.head_dim)
 
     def _normed(self, heads: Tensor) -> Tensor:
         if self._query_norm is None or self._key_norm is None:

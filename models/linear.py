@@ -1,6 +1,6 @@
 """Products with weights."""
 
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -9,6 +9,8 @@ from torch import Tensor
 from corymb.kernels.operations import Activation, Norm
 from corymb.models.cpu_linear import HalfLinear, Int8Linear, PackedLinear, has_half_products, has_packed_products
 from corymb.models.precision import WeightType
+
+Part = Literal["norm", "gate", "addition"]
 
 
 class Linear(Protocol):
@@ -23,8 +25,8 @@ class Linear(Protocol):
 class FusedLinear(Linear, Protocol):
     """A product that can take in what stands around it."""
 
-    def takes(self, num_rows: int) -> bool:
-        """Whether it is faster so, with this many rows."""
+    def fuses(self, num_rows: int, part: Part) -> bool:
+        """Whether it is faster with this part fused in, for so many rows."""
         ...
 
     def fused(

@@ -19,13 +19,8 @@ class LlamaLayer:
 
     def __call__(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor | None:
         """See decoder.Layer."""
-        num_tokens = len(residual)
-        if delta is None and self._attention.fuses(num_tokens, batch.attention) and self._mlp.fuses(num_tokens):
-            self._attention.add_to(residual, self._attention_norm.norm, batch, turns)
-            self._mlp.add_to(residual, self._mlp_norm.norm)
-            return None
-        attended = self._attention(self._attention_norm.after_add(delta, residual), batch, turns)
-        return self._mlp(self._mlp_norm.after_add(attended, residual))
+        attended = self._attention.after(delta, residual, self._attention_norm, batch, turns)
+        return self._mlp.after(attended, residual, self._mlp_norm)
 
 
 def build_llama(parts: Parts) -> Decoder:

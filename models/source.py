@@ -58,14 +58,17 @@ def resolve(
     name of a model on a hub. Without `weights` a folder that holds a config alone is enough.
     """
     request = _Request(cache_dir, hub, offline, revision, on_progress, weights)
+    path = Path(model or "").expanduser()
+    is_here = model is None or model in TOYS or (model != "" and path.exists())
+    if is_here and revision is not None:
+        raise SourceError(f"--revision {revision} is for models of a hub, and {model or SMOLLM2.name} is none.")
     if model is None:
         folder = unpack_and_convert(SMOLLM2, cache_dir, on_progress, offline=offline)
         return ModelSource(SMOLLM2.name, folder, SMOLLM2.name)
     if model in TOYS:
         folder = prepare(cache_dir, _toy_folder(model), lambda path: write_toy(model, path))
         return ModelSource(model, folder, model.removeprefix("corymb/"))
-    path = Path(model).expanduser()
-    if model and path.exists():
+    if is_here:
         return _local(path, model, request)
     return _remote(model, request)
 

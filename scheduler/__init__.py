@@ -1,1 +1,13 @@
-"""Requests, order, admission, retraction, finishing, and the loop. Imports `cache`; never torch."""
+"""Requests, order, admission, retraction, finishing, and the loop. Imports `cache`; never torch.
+
+One turn of `loop.Loop`: messages come in, `scheduler.Scheduler` plans a step, the runner launches it, the results of
+the step before it are settled, outputs go out. Who does what in it:
+
+    in       reception (its rules: door) → ledger: every request's state, seat and lease; queue, running
+    plan     prefill: lineup (order, branches) → intake (admission, beginnings; pushing, preemption)
+             decoding (retraction), with the ratio of outputs to set aside → parts → plan.StepPlan
+    results  settling (finishing) → outbox; tally counts
+
+Policies are functions on numbers: admission, order, branches, preemption, retraction, ratio, finishing; validity says
+which options of `config` exclude each other. Messages on the wire are in `messages`, what the runner gets in `plan`.
+"""

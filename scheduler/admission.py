@@ -20,6 +20,7 @@ class Stop(Enum):
 
     MEMORY = "memory"  # nobody after it is tried until something is released
     COMPUTE = "compute"  # this step is full
+    REPEAT = "repeat"  # the step computes its beginning already; from the next step on it is in the tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,11 @@ class Decoding:
         self._ratio = ratio
         self._tally = tally
         self._ones = np.ones(ledger.cache.config.num_rows, np.int32)
-        self.is_short = False  # the last reservation failed for want of memory
         self._slides = ledger.cache.config.num_sliding_tokens > 0
 
     def reserve(self) -> Reserved | None:
         """The rows that take part and their slots; None when there are none, or when they must wait."""
-        retracted, self.is_short = False, False
+        retracted = False
         while len((batch := self._ledger.running.wanting()).rows):
             if self._slides:
                 self._ledger.cache.slide(batch.rows, self._ledger.rows.computed[batch.rows])
@@ -48,7 +47,6 @@ class Decoding:
                     self._ratio.decay()
                 return Reserved(batch, slots)
             if not self._make_room():
-                self.is_short = True
                 return None
             retracted = True
         return None

@@ -32,6 +32,7 @@ class Round:
     budget: Budget
     beginnings: Beginnings
     candidates: list[Candidate] = field(default_factory=list)
+    num_held_back: int = 0  # copies that wait a step for a beginning; their seats and memory are kept for them
 
 
 def narrower(start: int, width: int, page_size: int) -> int:
@@ -69,6 +70,9 @@ class Intake:
             stop = self._try(request, now)
             if stop is Stop.MEMORY and self._push_for(request, now):
                 stop = self._try(request, now)
+            if stop is Stop.REPEAT:
+                self._hold_back(request, now)
+                continue
             if stop is not None:
                 break
         num_candidates = len(now.candidates)
@@ -78,6 +82,13 @@ class Intake:
         if not pieces and (stop is Stop.MEMORY or num_candidates):
             self._ledger.full_since = now.step
         return pieces
+
+    def _hold_back(self, request: Request, now: Round) -> None:
+        """A copy finds in the next step's tree what another computes now. Those behind it need not wait, but must leave
+        it its seat and its memory."""
+        ask = ask_of(request, 0)
+        now.num_held_back += 1
+        now.budget.reserve(full=ask.extend + ask.output_room, sliding=0)
 
     def _limit(self, request: Request) -> int:
         return 0 if self._force_miss else request.hit_limit()
@@ -93,7 +104,7 @@ class Intake:
         return self._pushing.push_for(request, now.budget.shortfall(ask, self._free()), now.budget)
 
     def _try(self, request: Request, now: Round) -> Stop | None:
-        if self._ledger.num_seated + len(now.candidates) >= self._ledger.seats:
+        if self._ledger.num_seated + len(now.candidates) + now.num_held_back >= self._ledger.seats:
             return Stop.MEMORY
         lease = self._cache.open(request.key, self._limit(request), priority=request.urgency)
         if lease is None:
@@ -108,7 +119,7 @@ class Intake:
 
     def _judge(self, request: Request, lease: Lease, now: Round) -> int | Stop:
         if now.beginnings.repeats(request.key, lease.num_cached, self._limit(request)):
-            return Stop.COMPUTE  # from the next step on it is in the tree
+            return Stop.REPEAT
         # Read only now: locking the prefix has taken it out of what can be evicted.
         free = self._free()
         ask = ask_of(request, lease.num_cached, self._simulate(request, free.full, now.candidates))

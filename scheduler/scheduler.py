@@ -37,7 +37,7 @@ class Scheduler:
         self, config: SchedulerConfig, cache: Cache, limits: Limits, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`clock` is the one that arrival times are read from. Raises ValueError for options that cannot work."""
-        validate(config, cache.config)
+        validate(config, enable_prefix_cache=cache.config.enable_prefix_cache)
         self._config = config
         self._cache = cache
         self._clock = clock
@@ -105,8 +105,8 @@ class Scheduler:
         # Rows that decode beside prompts get their slots first; prompts take what is left.
         reserved = self._decoding.reserve() if mixed else None
         num_decode = 0 if reserved is None else len(reserved.batch.rows)
-        # What was freed for those who run, or is short for them, is not for newcomers.
-        may_admit = self._tally.num_retractions == num_retractions and not (mixed and self._decoding.is_short)
+        # What was freed for those who run is not for newcomers.
+        may_admit = self._tally.num_retractions == num_retractions
         pieces = self._prefill.gather(self._step, num_decode=num_decode, may_admit=may_admit)
         if not mixed and not pieces:
             reserved = self._decoding.reserve()

@@ -1,12 +1,11 @@
 """Options that cannot work, alone or together."""
 
-from corymb.cache.config import CacheConfig
 from corymb.scheduler.config import SchedulerConfig
 
 
-def validate(config: SchedulerConfig, cache: CacheConfig) -> None:
+def validate(config: SchedulerConfig, *, enable_prefix_cache: bool) -> None:
     """Raises ValueError with a sentence that says what to change."""
-    for sentence in (_wrong_size(config), _wrong_pair(config, cache)):
+    for sentence in (_wrong_size(config), _wrong_pair(config, enable_prefix_cache)):
         if sentence is not None:
             raise ValueError(sentence)
 
@@ -34,12 +33,15 @@ def _wrong_size(config: SchedulerConfig) -> str | None:
     return None if config.overlap_depth in {0, 1} else f"The overlap depth must be 0 or 1, got {config.overlap_depth}."
 
 
-def _wrong_pair(config: SchedulerConfig, cache: CacheConfig) -> str | None:
+def _wrong_pair(config: SchedulerConfig, enable_prefix_cache: bool) -> str | None:
     policy = config.schedule_policy
     if config.enable_priority_scheduling and policy not in {"fcfs", "lof"}:
         return f"--enable-priority-scheduling works with --schedule-policy fcfs or lof, not {policy}."
-    if config.retraction_policy == "priority" and not config.enable_priority_scheduling:
-        return "--retraction-policy priority needs --enable-priority-scheduling."
-    if policy == "shortest-prefill-first" and not cache.enable_prefix_cache:
+    if not config.enable_priority_scheduling:
+        if config.retraction_policy == "priority":
+            return "--retraction-policy priority needs --enable-priority-scheduling."
+        if config.schedule_low_priority_values_first:
+            return "--schedule-low-priority-values-first needs --enable-priority-scheduling."
+    if policy == "shortest-prefill-first" and not enable_prefix_cache:
         return "--schedule-policy shortest-prefill-first needs the radix cache; leave out --disable-radix-cache."
     return None

@@ -1,1 +1,18 @@
-"""HTTP, processes, the wire's transport, CLI and metrics: builds every other layer, and holds the only async code."""
+"""HTTP, processes, the wire's transport, CLI and metrics: builds every other layer, and holds the only async code.
+
+Where to read, by what you look for:
+
+    start-up     cli → flags, config (gpu_options) → listener → serving: prepare (the model without tensors; devices)
+                 → children → main_process
+    processes    main: supervisor, engine, stream, served_model · the scheduler's: scheduler_process → scheduling
+                 the detokenizer's: detokenizer_process → detokenizer, stops
+                 what children share: childhood · between them: transport, and the types of `scheduler.messages`
+    a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
+                 → completions, chat_completions, native, text_routes → requests → fan → engine
+    its way in   body, fields, sampling_fields, native_fields, seeds
+                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → asks
+    its way out  answer: completion_answer, chat_answer, native_answer; logprobs, usage, stream_usage, sse; errors
+    operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
+
+The main and the detokenizer process never import torch.
+"""

@@ -42,9 +42,23 @@ def _explain(body: bytes) -> ApiError:
     if len(body) <= _LENIENT_MAX_BYTES and _NOT_FINITE.search(body):
         try:
             value = json.loads(body)
-            names = [name for name, item in value.items() if not is_finite(item)] if isinstance(value, dict) else []
+            name = _not_finite(value)
         except (ValueError, RecursionError):
-            names = []
-        if names:
-            return invalid(names[0][:100], "must not hold NaN, Infinity or a number beyond the range of a double.")
+            name = ""
+        if name:
+            return invalid(name[:100], "must not hold NaN, Infinity or a number beyond the range of a double.")
     return ApiError("invalid_json", "The body is not valid JSON (RFC 8259, UTF-8).")
+
+
+def _not_finite(value: object) -> str:
+    """The dotted name of the first field that holds such a number; nothing where there is none."""
+    if isinstance(value, list):
+        return next((name for name in map(_not_finite, value) if name), "")
+    if not isinstance(value, dict):
+        return ""
+    for name, item in value.items():
+        if not is_finite(item):
+            inner = _not_finite(item)
+            # A key that is no field's name, as the token id of a bias, belongs to its field.
+            return f"{name}.{inner}" if inner.partition(".")[0].isidentifier() else str(name)
+    return ""

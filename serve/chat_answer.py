@@ -3,7 +3,6 @@
 from corymb.scheduler.messages import Text
 from corymb.serve import logprobs as spell
 from corymb.serve.answer import Choice, Head, encode, finish_json, joined
-from corymb.serve.sse import event
 from corymb.serve.stream_usage import StreamUsage
 from corymb.serve.usage import Usage
 
@@ -35,11 +34,7 @@ class ChatAnswer:
         return events
 
     def _chunk(self, index: int, delta: bytes, logprobs: bytes, finish: bytes) -> bytes:
-        usage = b""
-        if self._stream_usage.always:
-            usage = b',"usage":' + self._usage.json()
-        elif self._stream_usage.at_end:
-            usage = b',"usage":null'
+        usage = self._stream_usage.on_chunk(self._usage)
         return b'data: %b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,%b}]%b}\n\n' % (
             self._chunk_head,
             index,
@@ -51,9 +46,7 @@ class ChatAnswer:
 
     def closing(self) -> bytes:
         """The usage chunk, where it was asked for."""
-        if not self._stream_usage.at_end:
-            return b""
-        return event(b'%b,"choices":[],"usage":%b}' % (self._chunk_head, self._usage.json()))
+        return self._stream_usage.closing(self._chunk_head, self._usage)
 
     def add(self, index: int, text: Text) -> None:
         """Keeps a piece for the body."""

@@ -23,6 +23,7 @@ from corymb.serve.log import set_up_logging
 from corymb.serve.transport import MAIN, Outbox, address
 
 _HEARTBEAT_S = 0.5
+_LAST_WORD_S = 10.0  # why a process failed must reach a main process that a busy machine holds up
 _PR_SET_PDEATHSIG = 1
 
 
@@ -104,7 +105,8 @@ class Parent:
     def __init__(self, name: str, sockets: Path, *, imports_s: float = 0.0) -> None:
         self.name = name
         self.imports_s = imports_s  # what the imports took, before the options came
-        self._outbox = Outbox(address(sockets, MAIN), bounded=True)
+        self._main = address(sockets, MAIN)
+        self._outbox = Outbox(self._main, bounded=True)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -119,15 +121,17 @@ class Parent:
         self._outbox.send(Ready(process=self.name, pid=os.getpid(), info=info))
 
     def failed(self, message: str) -> None:
-        """Tells why the process ends."""
-        self._outbox.send(Failed(process=self.name, message=message))
+        """Tells why the process ends, and waits until that went out."""
+        # On a connection of its own, which holds nothing else: the usual one may be full, and then closing loses words.
+        with Outbox(self._main, bounded=True, linger_s=_LAST_WORD_S) as outbox:
+            outbox.send(Failed(process=self.name, message=message))
 
     def send(self, message: msgspec.Struct) -> None:
         """Sends anything else."""
         self._outbox.send(message)
 
     def close(self) -> None:
-        """Closes the socket after what is queued went out."""
+        """Closes the socket; what is queued does not matter any more."""
         self._outbox.close()
 
 

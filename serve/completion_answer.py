@@ -7,7 +7,6 @@ from corymb.scheduler.messages import Text, TextLogprob
 from corymb.serve.answer import Choice, Head, encode, finish_json, joined
 from corymb.serve.logprobs import CompletionLogprobs
 from corymb.serve.prompts import Prompt
-from corymb.serve.sse import event
 from corymb.serve.stream_usage import StreamUsage
 from corymb.serve.tokenizer import Tokenizer
 from corymb.serve.usage import Usage
@@ -53,19 +52,13 @@ class CompletionAnswer:
         return events
 
     def _chunk(self, index: int, text: str, logprobs: bytes, finish: bytes) -> bytes:
-        usage = b""
-        if self._stream_usage.always:
-            usage = b',"usage":' + self._usage.json()
-        elif self._stream_usage.at_end:
-            usage = b',"usage":null'
+        usage = self._stream_usage.on_chunk(self._usage)
         parts = (self._head, index, encode(text), logprobs, finish, usage)
         return b'data: %b,"choices":[{"index":%d,"text":%b,"logprobs":%b,%b}]%b}\n\n' % parts
 
     def closing(self) -> bytes:
         """The usage chunk, where it was asked for."""
-        if not self._stream_usage.at_end:
-            return b""
-        return event(b'%b,"choices":[],"usage":%b}' % (self._head, self._usage.json()))
+        return self._stream_usage.closing(self._head, self._usage)
 
     def add(self, index: int, text: Text) -> None:
         """Keeps a piece for the body."""

@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from corymb.cache.config import Eviction
+from corymb.scheduler import validity
 from corymb.scheduler.config import SchedulerConfig
 from corymb.serve.devices import Device
 from corymb.serve.failpoints import Failpoint, parse_failpoint
@@ -216,22 +217,17 @@ def _check_pairs(config: ServeConfig) -> None:
     for sentence in conflicts(config.gpu):
         raise ConfigError(sentence)
     scheduler, memory = config.scheduler, config.memory
-    chunk, policy = scheduler.chunked_prefill_size, scheduler.schedule_policy
+    chunk = scheduler.chunked_prefill_size
     if chunk is not None and chunk < memory.page_size:
         raise ConfigError(
             f"--chunked-prefill-size {chunk} is below --page-size {memory.page_size}; make it a page at least."
         )
-    if scheduler.enable_mixed_chunk and chunk is None:
+    if scheduler.enable_mixed_chunk and chunk is None and not config.runtime.default_chunk:
         raise ConfigError("--enable-mixed-chunk needs chunks: give --chunked-prefill-size a positive size.")
-    if policy == "shortest-prefill-first" and memory.disable_radix_cache:
-        raise ConfigError("--schedule-policy shortest-prefill-first needs the cache: drop --disable-radix-cache.")
-    if scheduler.enable_priority_scheduling and policy not in ("fcfs", "lof"):
-        raise ConfigError(f"--enable-priority-scheduling goes with --schedule-policy fcfs or lof, not {policy}.")
-    if not scheduler.enable_priority_scheduling:
-        if scheduler.retraction_policy == "priority":
-            raise ConfigError("--retraction-policy priority needs --enable-priority-scheduling.")
-        if scheduler.schedule_low_priority_values_first:
-            raise ConfigError("--schedule-low-priority-values-first needs --enable-priority-scheduling.")
+    try:
+        validity.validate(scheduler, enable_prefix_cache=not memory.disable_radix_cache)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     if config.runtime.heartbeat_timeout_s > config.runtime.watchdog_timeout_s:
         raise ConfigError("--heartbeat-timeout must not be above --watchdog-timeout.")
     total = memory.max_total_tokens

@@ -11,7 +11,14 @@ from corymb.serve.tokenizer import Tokenizer
 
 MAX_REQUESTS = 1 << 16
 
-_finder = lru_cache(maxsize=256)(StopFinder)  # requests of one client tend to have the same stop strings
+_MAX_KEPT_STOP_CHARS = 256
+
+_kept_finder = lru_cache(maxsize=256)(StopFinder)  # requests of one client tend to have the same stop strings
+
+
+def _finder(stops: tuple[str, ...]) -> StopFinder:
+    # A finder weighs about half a kilobyte a character, so those of long strings go with their requests.
+    return _kept_finder(stops) if sum(map(len, stops)) <= _MAX_KEPT_STOP_CHARS else StopFinder(stops)
 
 
 class Detokenizer:

@@ -80,16 +80,20 @@ def read_string(param: str, value: object, max_chars: int, *, min_chars: int = 0
     return value
 
 
-def strings(name: str, max_items: int, max_chars: int) -> Field:
-    """One string or a list of them, none of them empty."""
+def strings(name: str, max_items: int, max_chars: int, *, max_total: int) -> Field:
+    """One string or a list of them, none of them empty and all of them together of at most `max_total` characters."""
 
     def read(param: str, value: object) -> tuple[str, ...]:
         items = value if isinstance(value, list) else [value]
         if len(items) > max_items:
             raise invalid(param, f"must have at most {max_items} entries, not {len(items)}.")
-        return tuple(read_string(param, item, max_chars, min_chars=1) for item in items)
+        texts = tuple(read_string(param, item, max_chars, min_chars=1) for item in items)
+        if (total := sum(map(len, texts))) > max_total:
+            raise invalid(param, f"must have at most {max_total} characters in all, not {total}.")
+        return texts
 
-    return Field(name, f"string or list of at most {max_items}, 1 to {max_chars} characters each", read)
+    about = f"string or list of at most {max_items}, 1 to {max_chars} characters each, {max_total} in all"
+    return Field(name, about, read)
 
 
 def token_ids(name: str, vocab_size: int, max_items: int) -> Field:

@@ -278,6 +278,8 @@ def _number(kind: type[N], says: str, accepts: Callable[[N], bool]) -> Callable[
             value = kind(argument)
         except ValueError:
             value = None
+        if isinstance(value, int) and value >= _MAX_INT:
+            raise argparse.ArgumentTypeError(f"{argument!r} is too large: the limit is {_MAX_INT - 1}.")
         if value is None or not accepts(value):
             raise argparse.ArgumentTypeError(f"{argument!r} is not {says}.")
         return value

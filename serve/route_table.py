@@ -1,4 +1,4 @@
-"""The routes of the server."""
+"""Every route of the server, and who may call it."""
 
 from corymb.serve.admin import Admin
 from corymb.serve.auth import Access

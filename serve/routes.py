@@ -1,4 +1,4 @@
-"""Every route, who may call it, and the one place where exceptions become responses."""
+"""A route, its access, and the one place where exceptions become responses."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -11,6 +11,7 @@ from corymb.serve.settings import HttpSettings
 MAX_NEW_TOKENS = 2**31 - 1
 MAX_N = 128
 MAX_STOPS, MAX_STOP_CHARS = 32, 1024
+MAX_STOP_CHARS_IN_ALL = 4096  # the finder of a request takes time and memory for each
 MAX_TOP_LOGPROBS = 20
 _GREEDY_BELOW = 1e-5  # logits divided by less overflow; the result would be greedy anyway
 _SEED_MASK = 2**63 - 1
@@ -30,7 +31,7 @@ def sampling_fields(vocab_size: int) -> list[Field]:
         number("repetition_penalty", 0.01, 10),
         logit_bias("logit_bias", vocab_size, 1024),
         integer("n", 1, MAX_N),
-        strings("stop", MAX_STOPS, MAX_STOP_CHARS),
+        strings("stop", MAX_STOPS, MAX_STOP_CHARS, max_total=MAX_STOP_CHARS_IN_ALL),
         token_ids("stop_token_ids", vocab_size, 128),
         boolean("ignore_eos"),
         boolean("skip_special_tokens"),
@@ -78,7 +79,7 @@ def sampling(values: Values, settings: HttpSettings, *, max_new: int, min_new: i
         frequency_penalty=values.get("frequency_penalty", 0.0),
         repetition_penalty=float(given.get("repetition_penalty", 1.0)),
         logit_bias=values.get("logit_bias", {}),
-        seed=(settings.draw_seed() if seed is None else seed) & _SEED_MASK,
+        seed=settings.draw_seed() if seed is None else seed,
         stop_token_ids=values.get("stop_token_ids", ()),
         ignore_eos=values.get("ignore_eos", False),
     )

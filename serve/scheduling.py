@@ -132,7 +132,9 @@ def _runner_options(folder: Path, config: ServeConfig) -> RunnerOptions:
 
 def _cuda_options(config: ServeConfig) -> CudaOptions:
     gpu, scheduler = config.gpu, config.scheduler
-    most_prompt_tokens = scheduler.chunked_prefill_size or config.model.context_length or 0
+    most = scheduler.max_prefill_tokens
+    chunk = min(scheduler.chunked_prefill_size or most, most)
+    longest = scheduler.chunked_prefill_size or config.model.context_length or 0
     return CudaOptions(
         attention=Wish(
             both=gpu.attention_backend,
@@ -140,6 +142,7 @@ def _cuda_options(config: ServeConfig) -> CudaOptions:
             decode=gpu.decode_attention_backend,
             deterministic=gpu.enable_deterministic_inference,
         ),
-        graph_max_tokens=gpu.graph_tokens,
-        max_step_tokens=max(most_prompt_tokens, scheduler.max_prefill_tokens) + scheduler.max_running_requests,
+        graph_max_tokens=min(gpu.graph_tokens, scheduler.max_running_requests),
+        prefill_graph_max_tokens=chunk if gpu.captures_prefill else 0,
+        max_step_tokens=max(longest, most) + scheduler.max_running_requests,
     )

@@ -15,9 +15,10 @@ class Found:
 
 @dataclass(slots=True)
 class _Node:
-    """Some beginning of a stop string."""
+    """Some beginning of a stop string: its first `size` characters. Not a copy of them, as a long string has many."""
 
-    text: str
+    whole: str
+    size: int
     next: dict[str, int]
     fail: int = 0  # the longest shorter node that this text ends with
     stop: str | None = None  # the longest stop string that this text ends with
@@ -33,14 +34,15 @@ class StopFinder:
     START = 0
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._nodes = [_Node("", {})]
+        self._nodes = [_Node("", 0, {})]
         for stop in stops:
             self._add(stop)
         self._link()
 
     def held(self, state: int) -> str:
         """The end of the text so far that may be the beginning of a stop string."""
-        return self._nodes[state].text
+        node = self._nodes[state]
+        return node.whole[: node.size]
 
     def read(self, state: int, piece: str) -> tuple[int, Found | None]:
         """Reads a piece up to the end of the first stop string in it, and gives the new state."""
@@ -75,7 +77,7 @@ class StopFinder:
         for index, char in enumerate(stop):
             if char not in self._nodes[at].next:
                 self._nodes[at].next[char] = len(self._nodes)
-                self._nodes.append(_Node(stop[: index + 1], {}))
+                self._nodes.append(_Node(stop, index + 1, {}))
             at = self._nodes[at].next[char]
         self._nodes[at].stop = stop
 

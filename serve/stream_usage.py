@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from corymb.serve.errors import invalid, shown
+from corymb.serve.sse import event
+from corymb.serve.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +14,16 @@ class StreamUsage:
 
     at_end: bool = False
     always: bool = False
+
+    def on_chunk(self, usage: Usage) -> bytes:
+        """The member that every chunk carries, with a comma before it; may be empty."""
+        if self.always:
+            return b',"usage":' + usage.json()
+        return b',"usage":null' if self.at_end else b""
+
+    def closing(self, head: bytes, usage: Usage) -> bytes:
+        """The chunk before [DONE]; may be empty. `head`: the members that every chunk starts with."""
+        return event(b'%b,"choices":[],"usage":%b}' % (head, usage.json())) if self.at_end else b""
 
 
 def read_stream_options(param: str, value: object) -> StreamUsage:

@@ -57,14 +57,16 @@ class Outbox:
     """Sends messages to one process. Belongs to one thread.
 
     `bounded` makes `send` wait while the receiver is far behind: the sender slows down to what the receiver can do.
+    `close` drops what is queued, or waits up to `linger_s` until it went out. Even then the tail is lost where more
+    than the high-water mark is unread at the receiver: libzmq gives up a full connection whose other end closed.
     """
 
-    def __init__(self, to: str, *, bounded: bool) -> None:
+    def __init__(self, to: str, *, bounded: bool, linger_s: float = 0.0) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.SNDHWM, 1000 if bounded else _UNBOUNDED)
-        self._socket.setsockopt(zmq.LINGER, 1000)  # a last word before exit may take a moment
+        self._socket.setsockopt(zmq.LINGER, round(linger_s * 1000))
         self._socket.connect(to)
 
     def send(self, message: msgspec.Struct) -> None:
@@ -76,7 +78,7 @@ class Outbox:
         self._socket.send(payload)
 
     def close(self) -> None:
-        """Closes the socket once what is queued went out, waiting for up to a second."""
+        """Closes the socket once what is queued went out, or after `linger_s`."""
         self._socket.close()
         self._context.term()
 

@@ -67,3 +67,10 @@ def test_tracked_files_stay_small() -> None:
     )
     large = [name for name in names if name and (ROOT / name).is_file() and (ROOT / name).stat().st_size > 2 << 20]
     assert large == []
+
+
+@pytest.mark.parametrize("layer", ["serve", "scheduler"])
+def test_the_guide_to_a_layer_of_many_files_names_them_all(layer: str) -> None:
+    guide = set(re.findall(r"\w+", (ROOT / layer / "__init__.py").read_text()))
+    files = {path.stem for path in (ROOT / layer).glob("*.py")} - {"__init__", "__main__"}
+    assert files <= guide

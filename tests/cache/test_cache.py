@@ -56,6 +56,15 @@ def window(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
+def test_a_sequence_that_grows_by_a_page_at_a_time_owns_each_page_once(page_size: int, window: int) -> None:
+    """Each turn ends a node of one page: the shared part is then as short as it gets."""
+    cache = make(page_size, window=window)
+    for num_pages in range(1, 6):
+        lease = run(cache, tokens(num_pages * page_size))
+        assert lease.num_cached == (num_pages - 1) * page_size
+    assert cache.usage()["full"].evictable == 5 * page_size
+
+
 def test_second_request_finds_what_the_first_left(page_size: int, window: int) -> None:
     cache = make(page_size, window=window)
     prompt = tokens(40)
@@ -320,3 +329,23 @@ def test_the_same_calls_give_the_same_slots() -> None:
             run(cache, random.integers(0, 2, 24, np.int32), salt=random.choice(["a", "b"]))
         tables.append(cache.table.copy())
     assert np.array_equal(*tables)
+
+
+def test_what_has_left_the_tree_is_forgotten_by_every_order_of_eviction() -> None:
+    """Full evictions take nodes that the sliding order still names: those entries must not pile up."""
+    cache = make(window=6, num_tokens=60, num_sliding=60)
+    assert cache.sliding is not None
+    for turn in range(200):
+        run(cache, tokens(20, start=100 * turn))
+    for component in cache.tree.components:
+        assert len(component.victims.nodes()) <= 64 + 2 * len(cache.tree.nodes)
+
+
+def test_both_halves_of_a_split_own_their_slots() -> None:
+    """A half that were a view would keep the other's memory after its eviction."""
+    cache = make(window=6)
+    run(cache, tokens(40))
+    run(cache, np.concatenate([tokens(20), tokens(20, start=100)]))
+    values = [value for node in cache.tree.nodes.values() for value in node.values if value is not None]
+    assert len(values) > 4
+    assert all(value.base is None for value in values)

@@ -16,6 +16,7 @@ from corymb.kernels import triton_linear, triton_steps  # noqa: E402
 from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, KVLayer, RaggedLayout  # noqa: E402
 from corymb.kernels.sampling import Draws  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
+from corymb.kernels.triton_gather import gather_heads  # noqa: E402
 from corymb.kernels.triton_indices import gather_slots  # noqa: E402
 from corymb.kernels.triton_jit import Launch  # noqa: E402
 from corymb.kernels.triton_operations import TritonOperations  # noqa: E402
@@ -26,6 +27,7 @@ LAUNCH = Launch(interpreted=False, early=True, num_sms=132)
 LLAMA = AttentionSpec(num_heads=32, num_kv_heads=8, head_dim=128, scale=128**-0.5)
 SMOLLM = AttentionSpec(num_heads=9, num_kv_heads=3, head_dim=64, scale=0.125)
 GEMMA = AttentionSpec(num_heads=4, num_kv_heads=1, head_dim=256, scale=0.0625, window=512, soft_cap=50.0)
+TINY = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=8, scale=0.3)  # of models made for tests, in float32
 
 
 def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -57,13 +59,14 @@ def layout(widths: list[int], *, sliding: bool) -> RaggedLayout:
 
 def attend(spec: AttentionSpec, widths: list[int], kv_dtype: torch.dtype, *, deterministic: bool = False) -> None:
     """One layer, by way of the joined pass."""
+    dtype = torch.float32 if kv_dtype == torch.float32 else torch.bfloat16
     step = layout(widths, sliding=spec.window is not None)
     limits = Limits(max_rows=512, max_tokens=4096)
     attention = TritonAttention(
         [spec], limits, device=CPU, kv_dtype=kv_dtype, launch=LAUNCH, deterministic=deterministic
     )
     attention.plan(step)
-    heads = zeros(step.num_tokens, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+    heads = zeros(step.num_tokens, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim, dtype=dtype)
     pool = zeros(64, spec.num_kv_heads, spec.head_dim).to(kv_dtype)
     weight = zeros(spec.head_dim, dtype=torch.float32)
     changes = HeadChanges(zeros(step.num_tokens, spec.head_dim, dtype=torch.float32), HeadNorms(weight, weight, 1e-5))
@@ -110,6 +113,9 @@ def frame() -> None:
     triton_steps.begin(tuple(staged), tuple(wide), wide[0], table, slot_map, launch=LAUNCH)
     triton_steps.begin(tuple(staged), (*wide[:3], None), wide[0], table, None, launch=LAUNCH)
     triton_steps.end(wide[0], zeros(4, dtype=torch.bool), staged[0], wide[1], staged[1], launch=LAUNCH)
+    pool = zeros(64, 8, 128)
+    for held in (torch.bfloat16, torch.float8_e4m3fn):
+        gather_heads(KVLayer(pool.to(held), pool.to(held)), staged[0], pool[:4], pool[4:8], launch=LAUNCH)
     gather_slots(layout([1, 1], sliding=True), staged[0], staged[1], staged[2], sliding=True, launch=LAUNCH)
 
 
@@ -117,6 +123,9 @@ for spec in (LLAMA, SMOLLM, GEMMA):
     for widths in ([1] * 8, [64, 1]):
         attend(spec, widths, torch.bfloat16)
 attend(LLAMA, [64, 1], torch.bfloat16, deterministic=True)
+for widths in ([1] * 8, [64, 1]):
+    attend(TINY, widths, torch.float32)
+    attend(TINY, widths, torch.float32, deterministic=True)
 attend(LLAMA, [1] * 8, torch.float8_e4m3fn)
 attend(LLAMA, [1] * 8, torch.float8_e5m2)
 attend(LLAMA, [64, 1], torch.float8_e4m3fn)
@@ -135,6 +144,7 @@ for kernel in seen:
                 "num_warps": kernel.num_warps,
                 "async_copies": kernel.ptx.count("cp.async.c"),
                 "tensor_products": kernel.ptx.count("mma.sync") + kernel.ptx.count("wgmma.mma"),
+                "exact": "bf16" not in kernel.ttgir,
                 "wgmma": kernel.ptx.count("wgmma.mma"),
             }
         )

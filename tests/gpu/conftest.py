@@ -1,6 +1,8 @@
 """Kernel tests run on a GPU, also with real shapes (marker `gpu`), or under Triton's interpreter with tiny ones."""
 
+import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +14,28 @@ import pytest
 import torch
 from torch import Tensor
 
-ON_GPU = torch.cuda.is_available()
-if not ON_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
+import corymb.kernels
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runner"))  # for `by_hand`
+ON_GPU = torch.cuda.is_available()
+INTERPRETER = "TRITON_INTERPRET"
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "runner")]  # for `noise_kernel` and `by_hand`
+
+
+def import_kernels() -> None:
+    """What a kernel runs on is decided when it is imported; tests of other folders must find the process as it was."""
+    if not ON_GPU:
+        os.environ[INTERPRETER] = "1"
+    for module in pkgutil.iter_modules(corymb.kernels.__path__):
+        if module.name.startswith("triton_"):
+            importlib.import_module(f"corymb.kernels.{module.name}")
+    importlib.import_module("noise_kernel")
+    if not ON_GPU:
+        del os.environ[INTERPRETER]
+
+
+import_kernels()
+
 
 from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout  # noqa: E402
 from corymb.kernels.triton_jit import Launch  # noqa: E402
@@ -60,6 +79,13 @@ class Place:
         actual, expected = actual.double(), expected.double()
         error = float((actual - expected).norm() / expected.norm().clamp_min(1e-30))
         assert error <= (tolerance or 1e-5), error
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU, these tests' own process takes the interpreter for one."""
+    if not ON_GPU:
+        monkeypatch.setenv(INTERPRETER, "1")
 
 
 @pytest.fixture(autouse=True)

@@ -176,6 +176,16 @@ def test_real_shapes(place, make_case, tolerance, spec, step, deterministic) -> 
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("step", REAL_STEPS)
+@pytest.mark.parametrize("spec", [LLAMA, SMOLLM, GEMMA], ids=["llama", "smollm", "gemma"])
+def test_what_starts_early_sees_all_that_came_before(place, make_case, tolerance, spec, step) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("kernels start early from Hopper on")
+    case = make_case(spec, *REAL_STEPS[step], dtype=torch.bfloat16)
+    check(replace(place, launch=replace(place.launch, early=True)), case, tolerance(torch.bfloat16))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 @pytest.mark.parametrize("step", ["decode", "chunk"])
 def test_real_shapes_with_an_8_bit_pool(place, make_case, tolerance, step, kv_dtype) -> None:

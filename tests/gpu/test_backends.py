@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from corymb.kernels.attention import AttentionSpec
+from corymb.kernels.attention import AttentionSpec, KVLayer
 from corymb.kernels.mixed_attention import MixedAttention
 from corymb.kernels.reference_attention import attend
 from corymb.kernels.select import Selected, UnavailableBackend, Wish, has_flashinfer, select
+from corymb.kernels.triton_gather import gather_heads
 from corymb.kernels.triton_indices import gather_slots
 
 LLAMA = AttentionSpec(num_heads=32, num_kv_heads=8, head_dim=128, scale=128**-0.5)
@@ -124,6 +125,21 @@ class PlainPrefill(PlainWrapper):
         self.indices, self.options = paged_kv_indices, {"sm_scale": sm_scale, "window_left": window_left}
 
 
+class PlainRagged(PlainWrapper):
+    def plan(
+        self, qo_indptr, kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk, *, causal, sm_scale, window_left,
+        logits_soft_cap, q_data_type, kv_data_type,
+    ) -> None:  # fmt: skip
+        assert causal
+        assert q_data_type == kv_data_type, "FA3 takes one type"
+        self.query_bounds, self.key_bounds = qo_indptr.tolist(), kv_indptr.tolist()
+        self.indices, self.options = torch.arange(kv_indptr[-1]), {"sm_scale": sm_scale, "window_left": window_left}
+
+    def run(self, q, k, v, *, out=None):
+        assert len(k) == len(v) == self.key_bounds[-1]
+        return super().run(q, (k.unsqueeze(1), v.unsqueeze(1)), out=out)
+
+
 class PlainDecode(PlainWrapper):
     def plan(
         self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *, sm_scale, window_left,
@@ -136,11 +152,24 @@ class PlainDecode(PlainWrapper):
         self.options = {"sm_scale": sm_scale, "window_left": window_left}
 
 
+@pytest.mark.parametrize("held", [torch.float32, torch.float8_e4m3fn], ids=str)
+def test_copied_keys_and_values_are_those_of_the_slots(place, held) -> None:
+    keys, values = (place.normal(50, 3, 24).to(held) for _ in range(2))
+    slots = place.put(place.numbers.integers(0, 50, 23).astype(np.int32))
+    copies = [place.poison(25, 3, 24) for _ in range(2)]
+    gather_heads(KVLayer(keys, values, 0.5, 2.0), slots, copies[0][:23], copies[1][:23], launch=place.launch)
+    scales = (0.5, 2.0) if held.itemsize == 1 else (1.0, 1.0)
+    for pool, copy, scale in zip((keys, values), copies, scales, strict=True):
+        assert torch.equal(copy[:23], pool.float()[slots.long()] * scale)
+        assert copy[23:].isnan().all()
+
+
 @pytest.fixture
 def plain_flashinfer(monkeypatch):
     """Our module over plain wrappers."""
     module = types.ModuleType("flashinfer")
     module.BatchPrefillWithPagedKVCacheWrapper = PlainPrefill
+    module.BatchPrefillWithRaggedKVCacheWrapper = PlainRagged
     module.BatchDecodeWithPagedKVCacheWrapper = PlainDecode
     monkeypatch.setitem(sys.modules, "flashinfer", module)
     monkeypatch.delitem(sys.modules, "corymb.kernels.flashinfer_attention", raising=False)
@@ -153,9 +182,9 @@ TINY_SLIDING = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=16, scale=0.2
 
 
 @pytest.mark.parametrize("spec", [TINY, TINY_SLIDING], ids=["full", "sliding"])
-@pytest.mark.parametrize("widths", [[1, 1, 1], [1, 30, 3]], ids=["decode", "mixture"])
+@pytest.mark.parametrize("widths", [[1, 1, 1], [1, 30, 3], [1, 3, 17]], ids=["decode", "copied", "mixture"])
 def test_flashinfer_is_told_what_each_row_reads(plain_flashinfer, place, make_case, pad, spec, widths) -> None:
-    case = make_case(spec, widths, [40, 0, 9])
+    case = make_case(spec, widths, [90, 0, 9])
     attention = make_flashinfer(place, case)
     attention.plan(case.layout)
     expected = attend(case.q, case.layout, spec, case.stored())
@@ -199,7 +228,7 @@ def make_flashinfer(place, case):
         [case.spec],
         max_keys=1 << 16,
         device=place.device,
-        dtype=torch.bfloat16,
+        dtype=case.q.dtype,
         kv_dtype=case.cache.keys.dtype,
         launch=place.launch,
     )

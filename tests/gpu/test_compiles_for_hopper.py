@@ -21,19 +21,20 @@ def kernels() -> list[dict]:
 def test_every_kernel_compiles(kernels) -> None:
     expected = {"attend_lanes", "plan_lanes", "store_slots", "prepare_heads", "norm_rows", "gate_rows"}
     expected |= {"peak_chunks", "race_chunks", "join_chunks", "cut_rows", "multiply_rows", "open_tokens"}
-    expected |= {"close_rows", "list_slots"}
+    expected |= {"close_rows", "list_slots", "copy_slots"}
     assert {kernel["name"] for kernel in kernels} >= expected
 
 
 def test_attention_uses_tensor_cores_and_asynchronous_copies(kernels) -> None:
     attends = [kernel for kernel in kernels if kernel["name"] == "attend_lanes"]
-    assert all(kernel["tensor_products"] and kernel["async_copies"] for kernel in attends)
+    assert all(kernel["async_copies"] for kernel in attends)
+    assert all(kernel["tensor_products"] for kernel in attends if not kernel["exact"])
     assert any(kernel["wgmma"] for kernel in attends)
 
 
 def test_two_narrow_lanes_fit_one_multiprocessor(kernels) -> None:
     for kernel in kernels:
-        if kernel["name"] == "attend_lanes" and not kernel["wgmma"]:
+        if kernel["name"] == "attend_lanes" and not kernel["wgmma"] and not kernel["exact"]:
             assert 2 * (kernel["shared_bytes"] + 1024) <= 228 * 1024
             assert 2 * kernel["num_warps"] * 32 * kernel["registers"] <= 65536
 

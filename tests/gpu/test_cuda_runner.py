@@ -11,10 +11,9 @@ from safetensors.torch import save_file
 from corymb.cache.config import CacheConfig
 from corymb.kernels.select import Wish
 from corymb.kernels.torch_attention import TorchAttention
-from corymb.models import build as building
 from corymb.models.architectures import read_config
-from corymb.models.build import RunnerOptions
-from corymb.models.cuda_build import CudaParts, make_device, make_parts
+from corymb.models.build import RunnerOptions, build
+from corymb.models.cuda_build import CudaParts, make_device
 from corymb.models.cuda_graphs import tiers
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_runner import CudaRunner
@@ -242,22 +241,21 @@ def test_warm_up_meets_every_kernel_and_disturbs_nobody(folder) -> None:
     assert_same(run(warmed, plans), run(cpu_runner(path, TINY), plans))
 
 
-def test_build_makes_a_gpus_runner(folder, monkeypatch) -> None:
+def test_build_makes_a_gpus_runner(folder) -> None:
     path = folder(TINY)
     stages = []
     options = RunnerOptions(
         path,
+        device="cuda",
         dtype="float32",
         max_total_tokens=256,
         max_running_requests=4,
         context_length=32,
         cuda=CudaOptions(attention=Wish(both="triton"), graph_max_tokens=2, max_step_tokens=64),
     )
-    if not torch.cuda.is_available():
-        monkeypatch.setattr(building, "_gpu", lambda options, device: make_parts(options.cuda))
-    built = building.build(options, lambda name, seconds, detail: stages.append((name, detail)))
+    built = build(options, lambda name, seconds, detail: stages.append((name, detail)))
     assert isinstance(built.runner, CudaRunner)
-    assert ("pools and graphs", "256 tokens, 0.00 GiB; prefill triton, decode triton, graphs up to 2") in stages
+    assert ("graphs", "prefill triton, decode triton, graphs up to 2") in stages
     plan = Hand(num_tokens=200).plan([request(1, np.arange(3, 9, dtype=np.int32), **GREEDY)])
     expected = cpu_runner(path, TINY).launch(plan).wait()
     assert built.runner.launch(plan).wait().token_ids.tolist() == expected.token_ids.tolist()

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-import triton.language as tl
+from noise_kernel import write_noise
 
-from corymb.kernels import reference_sampling, sampling, triton_noise
+from corymb.kernels import reference_sampling, sampling
 from corymb.kernels.noise import exponential, row_keys
 from corymb.kernels.sampling import Draws
-from corymb.kernels.triton_jit import jit
 from corymb.kernels.triton_sampling import TritonSampling
 
 
@@ -127,15 +126,6 @@ def test_frequencies_follow_the_distribution(place) -> None:
     counts = draw(place, logits, make_draws(place, num_draws), filtered=False).bincount(minlength=4).cpu()
     deviation = (counts - num_draws * probabilities) / (num_draws * probabilities * (1 - probabilities)).sqrt()
     assert deviation.abs().max() < 5.5
-
-
-@jit
-def write_noise(keys: tl.tensor, out: tl.tensor, PORTABLE: tl.constexpr) -> None:  # noqa: N803
-    """Program r writes the noise of 1,024 tokens of row r."""
-    row = tl.program_id(0)
-    token = tl.arange(0, 1024)
-    noise = triton_noise.exponential(tl.load(keys + 2 * row), tl.load(keys + 2 * row + 1), token, PORTABLE)
-    tl.store(out + row * 1024 + token, noise)
 
 
 def test_noise_is_the_plain_versions(place) -> None:

@@ -188,7 +188,7 @@ class Simulator(Outbox):
         sampling = request.generate.sampling
         if sampling.temperature == 0:
             return int(logits.argmax())
-        noise = np.random.default_rng([sampling.seed, len(request.output)]).gumbel(size=VOCAB_SIZE)
+        noise = np.random.default_rng([sampling.seed % 2**64, len(request.output)]).gumbel(size=VOCAB_SIZE)
         return int((logits / sampling.temperature + noise).argmax())
 
     def _finish(self, request: Running, token: int) -> Finish | None:

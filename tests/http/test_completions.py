@@ -57,6 +57,7 @@ def test_seeded_choices_repeat_and_differ(uniform_server) -> None:
     assert len(set(ask(7))) == 4
     assert not set(ask(7, 16)) & set(ask(8, 16))
     assert not set(ask(-1, 4)) & set(ask(-2, 4))
+    assert not set(ask(-1, 4)) & set(ask(2**63 - 1, 4))
     assert ask(7, 2) == ask(7)[:2]
 
 

@@ -160,7 +160,8 @@ POISON = [
     ("logit_bias", '{"97": 101}'), ("logit_bias", '{"97": "1"}'), ("logit_bias", '{"a": 1}'), ("logit_bias", "[]"),
     ("logit_bias", '{"١": 1}'), ("logit_bias", '{"9e9": 1}'), ("logit_bias", '{"' + "9" * 5000 + '": 1}'),
     ("stop", '[""]'), ("stop", '""'), ("stop", '"' + "x" * 100_000 + '"'), ("stop", "5"), ("stop", "[5]"),
-    ("stop", "[" + '"x",' * 99 + '"x"]'), ("seed", "1e40"), ("seed", "1.5"), ("seed", '"7"'),
+    ("stop", "[" + '"x",' * 99 + '"x"]'),
+    ("stop", json.dumps(["x" * 1024] * 4 + ["y"])), ("seed", "1e40"), ("seed", "1.5"), ("seed", '"7"'),
     ("seed", "9223372036854775808"), ("seed", "-9223372036854775809"), ("seed", "NaN"), ("ignore_eos", "1"),
     ("ignore_eos", '"true"'), ("skip_special_tokens", "0"), ("stream", "1"), ("stream", '"yes"'),
     ("stream_options", "5"), ("rid", '""'), ("rid", '"a/b"'), ("rid", '"a\\nb"'), ("rid", "5"),
@@ -216,7 +217,21 @@ def test_poison_in_a_native_request(tape_server, name, value) -> None:
         base = '{"max_new_tokens": 16, ' if name != "max_new_tokens" else "{"
         raw = f'{base}"{name}": {value}}}'
         error = refused(poisoned(tape_server, "/generate", {"text": "a"}, "sampling_params", raw), 400)
-        assert error["param"] in (f"sampling_params.{name}", "sampling_params")
+        assert error["param"] == f"sampling_params.{name}"
+
+
+@pytest.mark.parametrize(
+    ("raw", "param"),
+    [
+        ('{"temperature": 1e999}', "sampling_params.temperature"),
+        ('[{"top_p": 1}, {"min_p": NaN}]', "sampling_params.min_p"),
+        ('{"logit_bias": {"97": -Infinity}}', "sampling_params.logit_bias"),
+        ("NaN", "sampling_params"),
+        ("[NaN]", "sampling_params"),
+    ],
+)
+def test_numbers_that_json_cannot_hold_name_their_field_at_any_depth(tape_server, raw, param) -> None:
+    refused(poisoned(tape_server, "/generate", {"text": "a"}, "sampling_params", raw), 400, param=param)
 
 
 def test_server_is_unharmed_after_all_of_it(tape_server) -> None:

@@ -39,7 +39,7 @@ def schedule(options: ChildOptions, parent: Parent) -> None:
         with parent.stage("weights"):
             failpoints.at_start()
         parent.ready({"max_total_num_tokens": 100, "page_size": 1})
-        with Outbox(address(sockets, DETOKENIZER), bounded=True) as outbox:
+        with Outbox(address(sockets, DETOKENIZER), bounded=True, linger_s=10) as outbox:
             while True:
                 if not open_requests:
                     pulse.rest()

@@ -6,6 +6,8 @@ from corymb.serve import config as configuration
 from corymb.serve.config import ConfigError, from_flags
 from corymb.serve.flags import parser
 
+FLAGS = [action for action in parser("serve")._actions if action.option_strings]
+
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch, tmp_path):
@@ -54,7 +56,7 @@ def test_command_of_sglang_carries_over():
         (["--port", "65536"], "not a port"),
         (["--page-size", "0"], "at least 1"),
         (["--page-size", "1.5"], "whole number"),
-        (["--max-total-tokens", "99999999999"], "whole number"),
+        (["--max-total-tokens", "99999999999"], "too large: the limit is 2147483647"),
         (["--mem-fraction-static", "1"], "above 0 and below 1"),
         (["--mem-fraction-static", "nan"], "above 0 and below 1"),
         (["--drain-timeout", "-1"], "at least 0"),
@@ -83,7 +85,7 @@ def test_wrong_flag_gets_one_sentence_and_status_2(arguments, sentence, capsys):
     [
         ("--page-size 64 --chunked-prefill-size 32", "below --page-size 64"),
         ("--enable-mixed-chunk --chunked-prefill-size -1", "needs chunks"),
-        ("--schedule-policy shortest-prefill-first --disable-radix-cache", "needs the cache"),
+        ("--schedule-policy shortest-prefill-first --disable-radix-cache", "needs the radix cache"),
         ("--enable-priority-scheduling --schedule-policy lpm", "fcfs or lof, not lpm"),
         ("--retraction-policy priority", "needs --enable-priority-scheduling"),
         ("--schedule-low-priority-values-first", "needs --enable-priority-scheduling"),
@@ -98,6 +100,37 @@ def test_wrong_flag_gets_one_sentence_and_status_2(arguments, sentence, capsys):
 def test_flags_that_exclude_each_other_get_a_sentence(arguments, sentence):
     with pytest.raises(ConfigError, match=sentence):
         resolve(*arguments.split())
+
+
+INERT = {"-h", "--version", "--enable-metrics"}  # the last is taken for existing commands: metrics are always on
+VALUES = {"--mem-fraction-static": "0.5", "--test-failpoint": "scheduler.die_at_step=1", "--heartbeat-timeout": "7"}
+COMPANY = {
+    "--retraction-policy": ["--enable-priority-scheduling"],
+    "--schedule-low-priority-values-first": ["--enable-priority-scheduling"],
+}
+
+
+def changes(before, *arguments):
+    """Whether arguments lead to another configuration, or to a refusal."""
+    try:
+        return resolve(*arguments) != before
+    except ConfigError:
+        return True
+
+
+@pytest.mark.parametrize("flag", sorted({action.option_strings[0] for action in FLAGS} - INERT))
+def test_every_flag_changes_the_configuration(flag, tmp_path):
+    action = next(action for action in FLAGS if flag in action.option_strings)
+    company = COMPANY.get(flag, [])
+    before = resolve(*company)
+    if action.nargs == 0:
+        assert resolve(*company, flag) != before
+        return
+    (tmp_path / "key").write_text("sekrit")
+    file = str(tmp_path / "key") if flag.endswith("-file") else None
+    values = list(action.choices or [file or VALUES.get(flag, "4096")])
+    ignored = [value for value in values if not changes(before, *company, flag, value)]
+    assert len(ignored) <= (1 if action.choices else 0), "only the default may change nothing"
 
 
 def test_key_comes_from_flag_then_file_then_environment(monkeypatch, tmp_path):

@@ -104,6 +104,10 @@ def streams(server, count, **body):
     return opened
 
 
+def test_long_prompts_are_computed_in_chunks_unless_told_otherwise(server):
+    assert server.client.get("/server_info").json()["chunked_prefill_size"] == 2048
+
+
 def test_tape_is_answered(server):
     response = complete(server, prompt='TAPE "hello"', max_tokens=20)
     assert response.json()["choices"][0]["text"] == "hello"
@@ -300,7 +304,7 @@ def test_waiting_in_the_queue_has_a_limit(serving):
     [
         (["--prot", "1"], "Unknown flag --prot. Did you mean --port?"),
         (["/nowhere/at/all"], "/nowhere/at/all"),
-        (["corymb/tape", "--context-length", "99999"], "--context-length 99999 is above"),
+        (["corymb/tape", "--context-length", "999999"], "--context-length 999999 is above"),
         (["corymb/tape", "--chat-template", "/nowhere.jinja"], "/nowhere.jinja"),
         (["corymb/tape", "--host", "203.0.113.1"], "203.0.113.1"),
     ],

@@ -10,8 +10,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corymb.scheduler.messages import MAX_MESSAGE_BYTES, Abort, Control, Generate, Sampling, ToScheduler
+from corymb.scheduler.messages import (
+    MAX_MESSAGE_BYTES,
+    Abort,
+    Control,
+    Failed,
+    Generate,
+    Heartbeat,
+    Sampling,
+    ToMain,
+    ToScheduler,
+)
 from corymb.serve import transport
+from corymb.serve.childhood import Parent
 from corymb.serve.transport import Inbox, MessageTooLarge, Outbox, address, private_directory
 
 
@@ -39,7 +50,7 @@ def inbox(folder):
 
 @pytest.fixture
 def outbox(folder, inbox):
-    with Outbox(address(folder, "scheduler-0"), bounded=False) as outbox:
+    with Outbox(address(folder, "scheduler-0"), bounded=False, linger_s=10) as outbox:
         yield outbox
 
 
@@ -64,7 +75,7 @@ def test_messages_arrive_whole_and_in_order(inbox, outbox):
 
 
 def test_sender_may_start_before_the_receiver(folder):
-    with Outbox(address(folder, "late"), bounded=False) as outbox:
+    with Outbox(address(folder, "late"), bounded=False, linger_s=10) as outbox:
         outbox.send(Abort("a"))
         with Inbox[ToScheduler](address(folder, "late"), ToScheduler) as inbox:
             assert receive(inbox, 1) == [Abort("a")]
@@ -78,17 +89,42 @@ def test_ten_thousand_messages_to_a_slow_receiver_are_all_kept(inbox, outbox):
 
 def test_bounded_sender_waits_and_loses_nothing(folder, inbox):
     def send():
-        with Outbox(address(folder, "scheduler-0"), bounded=True) as outbox:
+        with Outbox(address(folder, "scheduler-0"), bounded=True, linger_s=10) as outbox:
             for index in range(10_000):
                 outbox.send(Abort(str(index)))
+            arrived.wait(30)
 
+    arrived = threading.Event()
     thread = threading.Thread(target=send)
     thread.start()
     thread.join(0.5)
     assert thread.is_alive(), "10,000 messages fitted under the high-water marks"
     assert len(receive(inbox, 10_000)) == 10_000
+    arrived.set()
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_last_word_of_a_process_arrives_although_its_connection_is_full(folder):
+    with Inbox[ToMain](address(folder, "main"), ToMain) as inbox:
+        parent = Parent("scheduler-0", folder)
+        sent = threading.Semaphore(0)
+
+        def flood():
+            for index in range(10_000):
+                parent.send(Heartbeat(steps=index))
+                sent.release()
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        while sent.acquire(timeout=0.5):
+            pass  # until the connection holds no more
+        parent.failed("no memory")
+        while Failed("scheduler-0", "no memory") not in (messages := inbox.receive(5.0)):
+            assert messages
+        while thread.is_alive():
+            inbox.receive(0.05)
+        parent.close()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +174,7 @@ def test_oversized_message_is_refused_by_the_sender(outbox):
 
 
 def test_oversized_message_of_a_stranger_is_dropped(inbox, outbox, folder, monkeypatch):
-    with Outbox(address(folder, "scheduler-0"), bounded=False) as stranger:
+    with Outbox(address(folder, "scheduler-0"), bounded=False, linger_s=10) as stranger:
         stranger._socket.send(bytes(MAX_MESSAGE_BYTES + 1))
         outbox.send(Abort("after"))
         assert receive(inbox, 1) == [Abort("after")]

@@ -49,7 +49,7 @@ class Clock:
 class Bench:
     """Steps a whole scheduler by hand and checks the cache after every step."""
 
-    def __init__(self, *, cache=None, broken=frozenset(), **options):
+    def __init__(self, *, cache=None, broken=frozenset(), depth=None, **options):
         sizes = {"num_full_tokens": 4096, "num_rows": 33, "context_length": 512} | (cache or {})
         self.cache = Cache(CacheConfig(**sizes))
         self.config = SchedulerConfig(**options)
@@ -58,7 +58,7 @@ class Bench:
         self.scheduler = Scheduler(self.config, self.cache, limits, clock=self.clock)
         self.port = Mailbox()
         self.runner = SimulatedRunner(self.cache.config, EOS, broken=broken)
-        depth = self.config.overlap_depth
+        depth = self.config.overlap_depth if depth is None else depth
         self.loop = Loop(self.scheduler, self.runner, self.port, overlap_depth=depth, clock=self.clock)
         self.sent = {}
 

@@ -23,7 +23,7 @@ def test_output_does_not_depend_on_how_steps_are_cut(depth, page, chunk, mixed, 
     sliding = {"num_sliding_tokens": max(pool // 2, 160), "sliding_window": window} if window else {}
     bench = Bench(
         cache={"page_size": page, "num_full_tokens": pool, **sliding},
-        overlap_depth=depth,
+        depth=depth,
         chunked_prefill_size=chunk,
         enable_mixed_chunk=mixed,
         test_retract_interval=retract,
@@ -58,6 +58,21 @@ def test_a_pool_far_too_small_retracts_and_changes_nothing(depth, window, conser
     for rid in bench.sent:
         bench.check_exact(rid)
     assert bench.scheduler.stats().num_retractions > 0
+    bench.check_empty()
+
+
+@pytest.mark.parametrize("depth", [2, 4])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_results_may_be_later_still(depth, mixed):
+    """The scheduler does not care how many steps are in flight: a retracted request comes back only when all its tokens
+    have arrived."""
+    bench = Bench(depth=depth, enable_mixed_chunk=mixed, chunked_prefill_size=16, test_retract_interval=2)
+    for i in range(6):
+        bench.send(generate(f"r{i}", b"some prompt %d, " % i * (1 + i % 3), max_new=25, ignore_eos=i % 2 == 0, seed=i))
+        bench.step(i % 3)
+    bench.finish()
+    for rid in bench.sent:
+        bench.check_exact(rid)
     bench.check_empty()
 
 

@@ -205,6 +205,19 @@ def test_everything_can_be_aborted_at_once():
     bench.check_empty()
 
 
+def test_a_retracted_request_keeps_its_place_whatever_the_bound():
+    options = {"max_running_requests": 2, "max_queued_requests": 0, "enable_priority_scheduling": True}
+    bench = Bench(test_retract_interval=4, overlap_depth=0, **options)
+    bench.send(*(generate(rid, rid.encode() * 9, max_new=20, ignore_eos=True, priority=0) for rid in "ab"))
+    bench.step(4)
+    assert bench.scheduler.stats().num_waiting == 1
+    bench.send(generate("c", b"ccc", priority=9))
+    bench.finish()
+    assert bench.finish_of("c").code == "queue_full"
+    bench.check_exact("a")
+    bench.check_exact("b")
+
+
 # ── finishing ──
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from corymb.cache.config import CacheConfig
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.loop import IDLE_WAIT_S
 from corymb.scheduler.messages import Abort
@@ -137,6 +136,7 @@ WRONG = [
     ({"in_batch_prefix_threshold": -2}, "in-batch"),
     ({"overlap_depth": 2}, "overlap depth"),
     ({"retraction_policy": "priority"}, "--enable-priority-scheduling"),
+    ({"schedule_low_priority_values_first": True}, "--enable-priority-scheduling"),
     ({"enable_priority_scheduling": True, "schedule_policy": "lpm"}, "fcfs or lof"),
     ({"test_retract_interval": 0}, "test_retract_interval"),
 ]
@@ -145,8 +145,8 @@ WRONG = [
 @pytest.mark.parametrize(("options", "names"), WRONG)
 def test_options_that_cannot_work_are_refused(options, names):
     with pytest.raises(ValueError, match=names):
-        validate(SchedulerConfig(**options), CacheConfig(num_full_tokens=64))
+        validate(SchedulerConfig(**options), enable_prefix_cache=True)
 
 
 def test_the_defaults_are_valid():
-    validate(SchedulerConfig(), CacheConfig(num_full_tokens=64))
+    validate(SchedulerConfig(), enable_prefix_cache=True)

@@ -50,10 +50,9 @@ def options(draw):
         "chunked_prefill_size": chunk,
         "enable_mixed_chunk": draw(st.booleans()),
         "enable_priority_scheduling": priorities,
-        "schedule_low_priority_values_first": draw(st.booleans()),
+        "schedule_low_priority_values_first": priorities and draw(st.booleans()),
         "priority_scheduling_preemption_threshold": draw(st.sampled_from([0, 10])),
         "retraction_policy": draw(st.sampled_from(["length", "priority"])) if priorities else "length",
-        "overlap_depth": draw(st.sampled_from([0, 1, 1])),
         "in_batch_prefix_threshold": draw(st.sampled_from([-1, 4, 32])),
         "test_retract_interval": retract,
         "test_force_cache_miss": draw(st.sampled_from([False, False, False, True])),
@@ -87,10 +86,10 @@ def messages(draw, rid):
 class Machine(RuleBasedStateMachine):
     """Sends, steps, aborts and flushes."""
 
-    @initialize(options=options())
-    def start(self, options):
-        note(str(options))
-        self.bench = Bench(**options)
+    @initialize(options=options(), depth=st.sampled_from([0, 1, 1, 2]))
+    def start(self, options, depth):
+        note(f"{options}, depth {depth}")
+        self.bench = Bench(**options, depth=depth)
         self.touched = set()  # aborted: the output may be cut short
 
     @rule(data=st.data(), count=st.integers(1, 5), steps=st.integers(0, 3))

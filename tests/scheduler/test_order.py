@@ -5,7 +5,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from corymb.cache.config import CacheConfig
 from corymb.cache.key import Key
 from corymb.scheduler import order
 from corymb.scheduler.beginnings import Beginnings
@@ -109,7 +108,7 @@ def test_without_a_tree_matching_orders_are_fcfs(policy):
 def test_shortest_prefill_first_without_a_tree_is_an_error():
     config = SchedulerConfig(schedule_policy="shortest-prefill-first")
     with pytest.raises(ValueError, match="--disable-radix-cache"):
-        validate(config, CacheConfig(num_full_tokens=64, enable_prefix_cache=False))
+        validate(config, enable_prefix_cache=False)
 
 
 def test_a_repeat_of_an_earlier_request_waits_for_it():
@@ -141,6 +140,8 @@ def test_a_chunk_leaves_room_for_shorter_requests():
     assert order.cap_chunk(25, 64, 1, waiting) == 64 - 10
     assert order.cap_chunk(100, 64, 16, waiting) == 64 - 48
     assert order.cap_chunk(100, 16, 16, waiting) == 16
+    # A page of the budget stays with the chunk whatever waits.
+    assert order.cap_chunk(100, 16, 4, np.array([12, 4], np.int32)) == 16 - 4
 
 
 def firsts(policy, *waiting, **options):
@@ -266,7 +267,20 @@ def test_copies_of_one_prompt_are_computed_once(policy, depth):
     assert bench.scheduler.stats().num_prefill_tokens == len(prompt) + 3
 
 
-def test_nobody_overtakes_a_copy_that_waits_for_its_beginning():
+def test_copies_do_not_hold_up_those_behind_them():
+    prompts = [f"prompt number {i} of more than thirty-two tokens".encode() for i in range(8)]
+    bench = Bench(overlap_depth=0)
+    bench.send(*(generate(f"{i}{copy}", prompt, max_new=3) for i, prompt in enumerate(prompts) for copy in "ab"))
+    bench.step()
+    assert bench.order() == [f"{i}a" for i in range(8)]
+    bench.step()
+    assert bench.order()[8:] == [f"{i}b" for i in range(8)]
+    bench.finish()
+    for rid in bench.sent:
+        bench.check_exact(rid)
+
+
+def test_nobody_takes_the_seat_of_a_copy_that_waits_for_its_beginning():
     prompt = b"forty or more tokens that two answers begin with"
     bench = Bench(overlap_depth=0, max_running_requests=2)
     bench.send(generate("a", prompt, max_new=50, ignore_eos=True), generate("b", prompt), generate("c", b"other"))

@@ -47,6 +47,14 @@ def test_one_request_is_cut_a_step():
     assert admit(beside, 20) == 20
 
 
+def test_what_a_chunk_in_progress_will_still_take_is_set_aside():
+    for left, output_room in ((100, 9), (0, 100)):
+        spent = budget()
+        spent.continue_chunk(16, left=left, output_room=output_room)
+        assert admit(spent, 20, free=Free(121, 1000)) is Stop.MEMORY
+        assert admit(spent, 20, free=Free(122, 1000)) == 20
+
+
 def test_a_chunk_that_completes_lets_another_be_cut():
     spent = budget()
     spent.continue_chunk(16, left=0, output_room=9)
@@ -219,3 +227,10 @@ def test_when_a_request_is_over(num_outputs, token_id, reason, matched):
     request.output_ids = [1] * (num_outputs - 1) + [token_id]
     finish = finish_after(request, token_id)
     assert (finish and finish.reason, finish and finish.matched) == (reason, matched)
+
+
+def test_a_simulated_future_keeps_a_token_a_request_free():
+    assert not survives(6, [5], [9])
+    assert survives(7, [5], [9])
+    assert not survives(12, [5, 5], [9, 9])
+    assert survives(13, [5, 5], [9, 9])

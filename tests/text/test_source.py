@@ -12,7 +12,7 @@ from corymb.models.source import Hub, SourceError, resolve
 from corymb.serve.tokenizer import load_tokenizer
 
 
-def get(model: str, tmp_path: Path, **options):
+def get(model: str | None, tmp_path: Path, **options):
     return resolve(model, cache_dir=tmp_path / "cache", offline=True, hub=Hub(cache_dir=tmp_path / "hub"), **options)
 
 
@@ -172,3 +172,9 @@ def test_finding_models_needs_neither_torch_nor_transformers() -> None:
     ).stdout.split()
     assert "corymb.models.source" in names
     assert not {"torch", "transformers"} & set(names)
+
+
+@pytest.mark.parametrize("model", [None, "corymb/hash", "folder"])
+def test_revision_of_what_has_none_is_refused(folder: Path, tmp_path: Path, model: str | None) -> None:
+    with pytest.raises(SourceError, match="--revision main is for models of a hub"):
+        get(str(folder) if model == "folder" else model, tmp_path, revision="main")

@@ -1,6 +1,7 @@
 """Stop strings are found at the first place where one ends, however the text is cut."""
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -53,3 +54,17 @@ def test_stop_string_that_does_not_count_is_not_held() -> None:
     assert finder.held(state) == "OP"
     assert finder.held(finder.read_past(state, "EN")) == ""
     assert finder.held(StopFinder(["STOP"]).read_past(StopFinder.START, "STOP")) == ""
+
+
+def test_memory_grows_no_faster_than_the_stop_strings() -> None:
+    def weight(num_chars: int) -> int:
+        tracemalloc.start()
+        try:
+            finder = StopFinder(["\N{GRINNING FACE}" * num_chars])
+            assert finder.held(StopFinder.START) == ""
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    # A copy of its text in each node would make four times the characters weigh eleven times as much.
+    assert weight(4000) < 6 * weight(1000)

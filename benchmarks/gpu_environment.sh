@@ -1,0 +1,44 @@
+# Sourced by scripts that run on a GPU machine without a package index: installs wheels from .whl, makes the layers
+# importable, and takes compiled kernels from .kernels, where an earlier run on such a machine left them.
+# Wants seconds and out; sets python, site, begun and logs; gives left, run, save_kernels, save_logs.
+python=${PYTHON:-python3}
+logs=$out/logs
+mkdir -p "$logs"
+begun=$SECONDS
+site=/tmp/corymb-site # always the same: FlashInfer compiles anew where its path differs
+
+left() { echo $((seconds - (SECONDS - begun))); }
+
+# run NAME LIMIT COMMAND…: at most LIMIT seconds, and never past the end. A failure costs only itself.
+run() {
+  local name=$1 limit=$2
+  shift 2
+  local most=$(($(left) < limit ? $(left) : limit))
+  if [ "$most" -lt 10 ]; then echo "== $name: no time left"; return 1; fi
+  echo "== $name (at most $most s)"
+  local from=$SECONDS status
+  timeout --signal=INT --kill-after=10 "$most" "$@" 2>&1 | tee -a "$logs/$name.log"
+  status=${PIPESTATUS[0]}
+  echo "== $name: $((SECONDS - from)) s, exit $status" | tee -a "$logs/$name.log"
+  return "$status"
+}
+
+# save_kernels: leaves what was compiled in OUT, in parts that a later run finds in .kernels.
+save_kernels() {
+  (cd "$HOME" && mkdir -p .cache/flashinfer .triton/cache && tar -cz .cache/flashinfer .triton/cache 2>/dev/null) | split -b 15m - "$out/kernels.tgz."
+}
+
+# save_logs: as one file, since few come back from such a machine.
+save_logs() { tar -czf "$out/logs.tgz" -C "$out" logs && rm -r "$logs"; }
+
+if compgen -G ".whl/*.whl" >/dev/null && [ ! -d "$site/msgspec" ]; then
+  $python -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" .whl/*.whl
+fi
+if compgen -G ".kernels/kernels.tgz.*" >/dev/null; then
+  # Headers must not look newer than what was compiled from them.
+  find "$site/flashinfer" -exec touch -d 2020-01-01 {} + 2>/dev/null
+  cat .kernels/kernels.tgz.* | tar -xz -C "$HOME"
+fi
+mkdir -p "$site/corymb"
+for layer in cache kernels models scheduler serve speculative; do ln -sfn "$PWD/$layer" "$site/corymb/$layer"; done
+export PYTHONPATH="$site" PYTHONUNBUFFERED=1 FLASHINFER_CUDA_ARCH_LIST=${FLASHINFER_CUDA_ARCH_LIST:-9.0a}
