@@ -10,6 +10,7 @@ from torch import Tensor
 
 from corymb.models.errors import UnsupportedModel
 
+HALF_MAX = torch.finfo(torch.float16).max
 TINY = 1e-30  # in place of zero, where something is divided by the largest
 
 
@@ -28,7 +29,7 @@ class PackedLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.float().contiguous(), None)
-        self._multiply = _scripted(_PackedProduct(packed, None if bias is None else bias.float()))
+        self._multiply = _scripted(_PackedProduct(packed, _own(bias)))
 
     def __call__(self, x: Tensor) -> Tensor:
         """See Linear."""
@@ -44,10 +45,11 @@ class HalfLinear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        weight = weight.half().float()
-        if not weight.isfinite().all():
+        weight = weight.float()
+        low, high = weight.aminmax()
+        if not (low >= -HALF_MAX and high <= HALF_MAX):
             raise UnsupportedModel("The model has weights beyond float16's range; serve it with --dtype float32.")
-        packed = torch.ops.quantized.linear_prepack_fp16(weight, None if bias is None else bias.float())
+        packed = torch.ops.quantized.linear_prepack_fp16(weight, _own(bias))
         self._multiply = _scripted(_HalfProduct(packed))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -63,12 +65,16 @@ class Int8Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        product = _Int8Product(_pack_int8(weight.float()), None if bias is None else bias.float(), input_levels())
+        product = _Int8Product(_pack_int8(weight.float()), _own(bias), input_levels())
         self._multiply = _scripted(product)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See Linear."""
         return self._multiply(x)
+
+
+def _own(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.to(torch.float32, copy=True)
 
 
 @functools.cache

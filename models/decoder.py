@@ -36,7 +36,8 @@ class Decoder:
         self._layers = layers
         embedding = parts.weights.take(EMBEDDING)
         self._dtype = parts.storage.compute
-        self._embedding = embedding.to(parts.storage.embedding)
+        # On a CPU the checkpoint's tensors are views of its file.
+        self._embedding = embedding.to(parts.storage.embedding, copy=embedding.device.type == "cpu")
         self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"), offset=norm_offset)
         self._head = parts.storage.make_linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
         # Rounded as the checkpoint's training did: in bfloat16, √3072 = 55.43 becomes 55.5.
@@ -45,7 +46,7 @@ class Decoder:
         self._ropes = [layer.rope for layer in decoder.layers]
         self._tables = {
             rope: turn_table(rope, decoder.head_dim, decoder.context_length, embedding.device)
-            for rope in self._ropes
+            for rope in set(self._ropes)
             if rope is not None
         }
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from corymb.kernels.operations import Activation, Norm
 from corymb.models.cpu_linear import HalfLinear, Int8Linear, PackedLinear, has_half_products, has_packed_products
+from corymb.models.errors import UnsupportedModel
 from corymb.models.precision import WeightType
 
 Part = Literal["norm", "gate", "addition"]
@@ -61,7 +62,9 @@ def linear_for(device: torch.device, compute: torch.dtype, weights: WeightType) 
     """How products are made on a device with weights of a type. On a CPU, float32 sums give a row the same bits
     whatever rows are beside it."""
     if device.type != "cpu" or compute != torch.float32:
-        return lambda weight, bias: PlainLinear(weight.to(compute), None if bias is None else bias.to(compute))
+        return lambda weight, bias: _plain(weight, bias, compute)
+    if weights == "int8" and not has_half_products():
+        raise UnsupportedModel("--quantization int8 needs an x86 CPU; leave it out.")
     if weights == "int8":
         return Int8Linear
     if weights == "float16" and has_half_products():
@@ -74,4 +77,9 @@ def linear_for(device: torch.device, compute: torch.dtype, weights: WeightType) 
 def _exact() -> MakeLinear:
     if has_packed_products():
         return PackedLinear
-    return lambda weight, bias: PlainLinear(weight.float(), None if bias is None else bias.float())
+    return lambda weight, bias: _plain(weight, bias, torch.float32)
+
+
+def _plain(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> PlainLinear:
+    copied = weight.device.type == "cpu"  # see Weights
+    return PlainLinear(weight.to(dtype, copy=copied), None if bias is None else bias.to(dtype, copy=copied))

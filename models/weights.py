@@ -16,7 +16,8 @@ Progress = Callable[[int], None]  # bytes read since the last call
 
 
 class Weights(Protocol):
-    """Gives each tensor once, by name, on the model's device and in the type it has."""
+    """Gives each tensor once, by name, on the model's device and in the type it has. On a CPU it may be a view of a
+    file: who keeps it keeps a copy."""
 
     def take(self, name: str) -> Tensor:
         """The tensor of that name."""
@@ -45,8 +46,7 @@ class CheckpointWeights:
         if stored.file not in self._files:
             self._files[stored.file] = self._stack.enter_context(safe_open(stored.file, framework="pt"))
         tensor: Tensor = self._files[stored.file].get_tensor(stored.stored_name)  # type: ignore[no-untyped-call]
-        # A copy even where nothing changes: a view would tie the model to the file on disk.
-        tensor = tensor.to(device=self._device, copy=True)
+        tensor = tensor.to(self._device)
         self._on_progress(stored.size_bytes)
         return tensor
 

@@ -96,3 +96,17 @@ def test_int8_rounds_weights_alone(monkeypatch: pytest.MonkeyPatch, levels: int)
     expected = x.double() @ weight.double().T
     largest = x.double().abs().amax(dim=1, keepdim=True) * weight.double().abs().sum(dim=1)
     assert ((out - expected).abs() / largest).max() < 1 / 2**14
+
+
+def test_machines_without_half_products_round_weights_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, bias, x = make((96, 48), 4)
+    fast = linear_for(torch.device("cpu"), torch.float32, "float16")(weight, bias)(x)
+    monkeypatch.setattr("corymb.models.linear.has_half_products", lambda: False)
+    slow = linear_for(torch.device("cpu"), torch.float32, "float16")(weight, bias)(x)
+    assert torch.allclose(fast, slow, rtol=1e-5, atol=1e-5)
+    with pytest.raises(UnsupportedModel, match="needs an x86 CPU"):
+        linear_for(torch.device("cpu"), torch.float32, "int8")
+    monkeypatch.setattr("corymb.models.linear.has_packed_products", lambda: False)
+    plain = linear_for(torch.device("cpu"), torch.float32, "float16")(weight, bias)
+    assert isinstance(plain, PlainLinear)
+    assert torch.allclose(fast, plain(x), rtol=1e-5, atol=1e-5)

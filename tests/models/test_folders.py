@@ -14,6 +14,7 @@ from corymb.models.architectures import read_config
 from corymb.models.errors import BrokenModel, UnsupportedModel
 from corymb.models.inventory import expected_tensors
 from corymb.models.load import LoadOptions, load_model, weights_size_bytes
+from corymb.models.precision import WeightType
 from corymb.models.sequences import Sequences
 
 CONFIG = {
@@ -35,12 +36,18 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "model"
     path.mkdir()
     (path / "config.json").write_text(json.dumps(CONFIG))
-    decoder = read_config(path).decoder
+    write_weights(path)
+    return path
+
+
+def write_weights(folder: Path) -> None:
+    """Random tensors for the folder's config."""
+    decoder = read_config(folder).decoder
     assert decoder is not None
     generator = torch.Generator().manual_seed(0)
-    tensors = {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in expected_tensors(decoder).items()}
-    save_file(tensors, path / "model.safetensors")
-    return path
+    shapes = expected_tensors(decoder)
+    tensors = {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
 
 
 def logits(folder: Path, options: LoadOptions | None = None) -> torch.Tensor:
@@ -89,9 +96,12 @@ def test_progress_adds_up_to_the_size(folder: Path) -> None:
     assert weights_size_bytes(folder) < (folder / "model.safetensors").stat().st_size
 
 
-def test_loaded_model_does_not_need_its_files(folder: Path) -> None:
-    model = load_model(folder, read_config(folder), LoadOptions())
-    expected = logits(folder)
+@pytest.mark.parametrize("weights", ["float32", "float16", "int8"])
+def test_loaded_model_does_not_need_its_files(folder: Path, weights: WeightType) -> None:
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "attention_bias": True, "mlp_bias": True}))
+    write_weights(folder)
+    model = load_model(folder, read_config(folder), LoadOptions(weights=weights))
+    expected = logits(folder, LoadOptions(weights=weights))
     with (folder / "model.safetensors").open("r+b") as file:
         file.write(bytes(file.seek(0, 2)))
     sequences = Sequences.empty(model.attention_specs, num_rows=2, context_length=8)
@@ -212,7 +222,7 @@ def test_dummy_weights_need_a_config_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("weights", "tolerance"), [("float16", 3e-3), ("int8", 0.15)])
-def test_smaller_weights_say_nearly_the_same(folder: Path, weights: str, tolerance: float) -> None:
+def test_smaller_weights_say_nearly_the_same(folder: Path, weights: WeightType, tolerance: float) -> None:
     exact = logits(folder)
     near = logits(folder, LoadOptions(weights=weights))
     assert 0 < (near - exact).abs().max() < tolerance * exact.abs().max()
