@@ -1,0 +1,61 @@
+"""A decoding row gives the same bits alone and beside any others, through whole models."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from corymb.kernels.torch_attention import TorchAttention
+from corymb.models.architectures import read_config
+from corymb.models.decoder import Decoder
+from corymb.models.load import LoadOptions, load_model
+from corymb.models.precision import WeightType
+from corymb.models.sequences import Sequences
+
+SIZES = {"vocab_size": 1000, "num_hidden_layers": 2, "max_position_embeddings": 128}
+LLAMA = {
+    **SIZES,
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "tie_word_embeddings": True,
+}
+GEMMA = {
+    **SIZES,
+    "architectures": ["Gemma3ForCausalLM"],
+    "hidden_size": 640,
+    "intermediate_size": 2048,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "sliding_window": 20,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+PROMPTS = {
+    row: [(31 * row + 7 * index) % 1000 for index in range(length)] for row, length in [(1, 5), (2, 33), (3, 60)]
+}
+COMPANY = [(1,), (3, 1), (1, 2, 3), (2, 3, 1), tuple(range(1, 18)), tuple(range(33, 0, -1))]
+
+
+@pytest.mark.parametrize("weights", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "gemma"])
+def test_row_gives_the_same_bits_in_any_company(tmp_path: Path, config: dict, weights: WeightType) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = load_model(tmp_path, read_config(tmp_path), LoadOptions(load_format="dummy", weights=weights))
+    alone, *others = (first_row_logits(model, rows) for rows in COMPANY)
+    for rows, logits in zip(COMPANY[1:], others, strict=True):
+        assert torch.equal(logits, alone), rows
+
+
+def first_row_logits(model: Decoder, rows: tuple[int, ...]) -> torch.Tensor:
+    """Row 1's logits over three decode steps beside `rows`, whose prompts were computed one by one."""
+    sequences = Sequences.empty(model.attention_specs, num_rows=40, context_length=64)
+    attention = TorchAttention()
+    for row in rows:
+        sequences.step(model, attention, {row: PROMPTS.get(row, [row, 2 * row, 3 * row])})
+    steps = [
+        model.logits(sequences.step(model, attention, {row: [5 * row + step] for row in rows})) for step in range(3)
+    ]
+    return torch.stack([logits[rows.index(1)] for logits in steps])
