@@ -147,8 +147,9 @@ class CudaRunner:
         index = np.flatnonzero(plan.samples)
         found = prompt_logprobs.find(plan, rows, parts.sampler.settings)
         last = self._place(np.cumsum(plan.widths)[index] - 1)
-        if prefill := self._prefills.fit(plan.num_tokens):
-            hidden = prefill.run(plan.num_tokens)
+        prefill = None if found else self._prefills.fit(plan.num_tokens, len(last))
+        if prefill:
+            hidden = prefill.run(plan.num_tokens, last)
         else:
             wanted = None if found else last
             batch = Batch(wide.token_ids, wide.positions, layout, parts.attention, parts.kv, rows.prompts, wanted)
