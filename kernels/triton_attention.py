@@ -13,13 +13,13 @@ from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_plan import TILE_COLUMNS, plan_lanes
 from corymb.kernels.triton_store import store
 from corymb.kernels.triton_tiling import (
+    MERGE_STAGES,
     VARIANTS,
     ChooseTiling,
     Tiling,
     Variant,
     choose_tiling,
     choose_variant,
-    merge_stages,
     padded_dim,
 )
 
@@ -164,7 +164,7 @@ class TritonAttention:
             SPLIT=not self._deterministic,
             WIDE=lanes.variant == "wide",
             STAGES=tiling.num_stages,
-            PART_STAGES=1 if lanes.variant == "wide" else merge_stages(spec),
+            PART_STAGES=1 if lanes.variant == "wide" else MERGE_STAGES,
             WIDEN=self._launch.interpreted,
             EARLY=self._launch.early,
             **self._launch.options(tiling.num_warps, tiling.num_stages),
@@ -184,7 +184,7 @@ class TritonAttention:
             )
         self._layout = layout
         for lanes in self._lanes.values():
-            lanes.variant = choose_variant(lanes.spec, num_rows=num_rows, most_tokens=most_tokens)
+            lanes.variant = choose_variant(lanes.spec, most_tokens=most_tokens)
             if self._deterministic:
                 lanes.variant = "wide"
             self._plan_lanes(lanes, layout)

@@ -8,14 +8,12 @@ from corymb.kernels.triton_jit import next_power_of_2
 
 NARROW_ROWS = 16  # the smallest tensor-core tile: the queries of a decode step, padded
 SMALLEST_DIM = 16  # of a product's inner side
-MERGE_STAGES = 8
-FEW_ROWS = 16
-BLOCK_BYTES = 64 << 10  # of keys and values
+MERGE_STAGES = 3  # most tiles have two parts
 MIN_SHARE_KEYS = 128  # a lane reads at least so many keys: shorter parts cost more to merge than they save
 
 
-Variant = Literal["few", "narrow", "wide"]  # few rows of one token, rows that fit a narrow tile, any rows
-VARIANTS: tuple[Variant, ...] = ("few", "narrow", "wide")
+Variant = Literal["narrow", "wide"]  # rows that fit a narrow tile, any rows
+VARIANTS: tuple[Variant, ...] = ("narrow", "wide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +40,21 @@ class ChooseTiling(Protocol):
         ...
 
 
-def choose_variant(spec: AttentionSpec, *, num_rows: int, most_tokens: int) -> Variant:
-    """For a step of so many rows, whose longest has so many new tokens."""
-    if not fits_narrow(spec, most_tokens):
-        return "wide"
-    return "few" if num_rows <= FEW_ROWS else "narrow"
+def choose_variant(spec: AttentionSpec, *, most_tokens: int) -> Variant:
+    """For a step whose longest row has so many new tokens."""
+    return "narrow" if fits_narrow(spec, most_tokens) else "wide"
 
 
 def choose_tiling(spec: AttentionSpec, *, kv_bytes: int, variant: Variant) -> Tiling:
     """`kv_bytes` is the size of one cached number.
 
     A narrow tile is bound by memory: two programs an SM, each with about 64 KiB of keys and values on their way (half
-    of STAGES is spent on looking up the slots). With few rows the sum of a row's parts takes longest: fewer and longer
-    ones. A wide tile is bound by products and wants many rows.
+    of STAGES is spent on looking up the slots). A wide one is bound by products and wants many rows.
     """
     dim = padded_dim(spec)
     narrow_rows = max(NARROW_ROWS, next_power_of_2(spec.num_heads // spec.num_kv_heads))
     # An 8-bit block is half as long to fetch: look further ahead to keep as many bytes on their way.
     stages = 5 if kv_bytes > 1 else 7
-    if variant == "few":
-        block_n = max(min(BLOCK_BYTES // (2 * dim * kv_bytes), 128), 16)
-        return Tiling(narrow_rows, block_n, num_warps=4, num_stages=stages, programs_per_sm=1, min_share_keys=256)
     if variant == "narrow":
         block_n = min(max(8192 // dim, 16), 128)
         return Tiling(narrow_rows, block_n, num_warps=4, num_stages=stages, programs_per_sm=2)
@@ -74,11 +66,6 @@ def choose_tiling(spec: AttentionSpec, *, kv_bytes: int, variant: Variant) -> Ti
 def padded_dim(spec: AttentionSpec) -> int:
     """How many numbers of a head a tile holds."""
     return max(SMALLEST_DIM, next_power_of_2(spec.head_dim))
-
-
-def merge_stages(spec: AttentionSpec) -> int:
-    """Parts of a narrow tile on their way at once while they are merged: as many as the keys' buffers have room for."""
-    return max(1024 // padded_dim(spec), 2) if spec.head_dim > 128 else MERGE_STAGES
 
 
 def fits_narrow(spec: AttentionSpec, most_tokens: int) -> bool:

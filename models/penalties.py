@@ -37,7 +37,7 @@ class Said:
         line = self._line(row, len(distinct))
         self._token_ids[line, : len(distinct)] = self._place(distinct.astype(np.int64))
         self._counts[line, : len(distinct)] = self._place(counts.astype(np.float32))
-        self._num_distinct[line] = len(distinct)
+        self._num_distinct[line].fill_(len(distinct))  # an assignment would wait for the device
         self._most_distinct[line] = len(distinct)
 
     def append(self, rows: Int32, token_ids: Tensor) -> None:
