@@ -22,7 +22,7 @@ from corymb.kernels.attention import AttentionSpec, GraphAttention, KVLayer, Rag
 from corymb.kernels.select import has_flashinfer
 from corymb.kernels.triton_attention import Limits, TritonAttention
 from corymb.kernels.triton_jit import Launch
-from corymb.kernels.triton_tiling import Tiling, choose_tiling
+from corymb.kernels.triton_tiling import Tiling, choose_tiling, choose_variant
 
 GPU = torch.device("cuda")
 SPECS = {
@@ -87,7 +87,7 @@ def sweep(name: str, batch: int, bandwidth: float, deadline: float, options: arg
     spec = SPECS[name]
     step = make_step(spec, [1] * batch, [CONTEXT - 1] * batch)
     needed = batch * CONTEXT * 2 * spec.num_kv_heads * spec.head_dim * 2 / bandwidth
-    chosen = choose_tiling(spec, kv_bytes=2, wide=False)
+    chosen = choose_tiling(spec, kv_bytes=2, variant=choose_variant(spec, num_rows=batch, most_tokens=1))
     times: list[tuple[float, Tiling]] = []
     for tiling in itertools.chain([chosen], variants(spec)):
         if time.monotonic() > deadline:
@@ -119,7 +119,7 @@ def sweep_wide(deadline: float) -> None:
 
 def variants(spec: AttentionSpec) -> Iterator[Tiling]:
     """What may be faster."""
-    rows = choose_tiling(spec, kv_bytes=2, wide=False).block_m
+    rows = choose_tiling(spec, kv_bytes=2, variant="narrow").block_m
     for block_n, stages, warps, programs in itertools.product((32, 64, 128), (3, 5, 7), (4, 8), (1, 2, 3)):
         stage_bytes = 2 * block_n * spec.head_dim * 2
         buffers = (stages - 1) // 2

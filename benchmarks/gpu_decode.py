@@ -56,6 +56,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--attention", choices=["auto", "triton", "flashinfer"], default="auto")
     parser.add_argument("--kv-cache-dtype", choices=["auto", "fp8_e4m3", "fp8_e5m2"], default="auto")
     parser.add_argument("--fused-rows", type=int, help="tokens of a step up to which products are ours")
+    parser.add_argument("--prefill-graphs", type=int, default=0, help="tokens of a prefill up to which it is captured")
     parser.add_argument("--no-early-launch", action="store_true", help="without programmatic dependent launch")
     parser.add_argument("--skip", nargs="*", choices=["floor", "decode", "prefill", "profile"], default=[])
     parser.add_argument("--seconds", type=float, default=600.0, help="start no further case after so long")
@@ -105,6 +106,7 @@ def build_runner(name: str, options: argparse.Namespace) -> Built:
             attention=Wish(both=options.attention),
             graph_max_tokens=most,
             max_step_tokens=options.chunk + most,
+            prefill_graph_max_tokens=options.prefill_graphs,
             early_launch=not options.no_early_launch,
             **({} if options.fused_rows is None else {"fused_rows": options.fused_rows}),
         ),
@@ -232,6 +234,8 @@ def emit(options: argparse.Namespace, metric: str, value: float, unit: str, **pa
         params["kv_cache_dtype"] = options.kv_cache_dtype
     if options.fused_rows is not None:
         params["fused_rows"] = options.fused_rows
+    if options.prefill_graphs:
+        params["prefill_graphs"] = options.prefill_graphs
     if options.no_early_launch:
         params["early_launch"] = False
     record(options.results, metric, value, unit, **params)

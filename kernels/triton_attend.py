@@ -2,7 +2,7 @@
 
 import triton.language as tl
 
-from corymb.kernels.triton_blocks import prefetch_keys, read_tile
+from corymb.kernels.triton_blocks import read_tile
 from corymb.kernels.triton_jit import Count, jit
 from corymb.kernels.triton_plan import (
     TILE_BLOCKS,
@@ -85,20 +85,6 @@ def settle_part(
 
 
 @jit
-def prefetch_part(
-    keys: tl.tensor, values: tl.tensor, table: tl.tensor, slot_map: tl.tensor, line: tl.tensor,
-    block: tl.tensor, share: tl.tensor, slot_stride: tl.tensor, table_stride: tl.tensor,
-    HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, COUNT: tl.constexpr, HAS_MAP: tl.constexpr,
-) -> None:
-    """Asks for the first COUNT keys and values that a lane reads of its first tile, from `block` on."""
-    first_key = tl.load(line + TILE_FIRST_KEY)
-    first = first_key + (block - tl.load(line + TILE_OFFSET)) * BLOCK_N
-    last = tl.minimum(tl.load(line + TILE_POSITION) + tl.load(line + TILE_WIDTH), first + share * BLOCK_N)
-    table_line = table + tl.load(line + TILE_ROW).to(tl.int64) * table_stride
-    prefetch_keys(keys, values, table_line, slot_map, first, last, slot_stride, HEAD_DIM, COUNT, HAS_MAP)
-
-
-@jit
 def attend_lanes(
     q: tl.tensor, out: tl.tensor, keys: tl.tensor, values: tl.tensor, table: tl.tensor, slot_map: tl.tensor,
     tiles: tl.tensor, lanes: tl.tensor, totals: tl.tensor, tickets: tl.tensor,
@@ -108,7 +94,7 @@ def attend_lanes(
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     HAS_MAP: tl.constexpr, SPLIT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, EARLY: tl.constexpr, PREFETCH: tl.constexpr,
+    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:
     """Program i × NUM_KV_HEADS + h is lane i of KV head h: neighbours read the same tokens' heads, which lie together.
 
@@ -130,11 +116,6 @@ def attend_lanes(
         block = lane
         last_block = tl.load(totals + 2)  # lanes count tiles here
     if EARLY:
-        if PREFETCH > 0 and block < last_block:
-            prefetch_part(
-                keys + head * head_stride, values + head * head_stride, table, slot_map, tiles + tile * TILE_COLUMNS,
-                block, share, slot_stride, table_stride, HEAD_DIM, BLOCK_N, PREFETCH, HAS_MAP,
-            )
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     while block < last_block:

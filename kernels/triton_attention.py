@@ -13,13 +13,14 @@ from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_plan import TILE_COLUMNS, plan_lanes
 from corymb.kernels.triton_store import store
 from corymb.kernels.triton_tiling import (
+    VARIANTS,
     ChooseTiling,
     Tiling,
+    Variant,
     choose_tiling,
-    fits_narrow,
+    choose_variant,
     merge_stages,
     padded_dim,
-    prefetched_keys,
 )
 
 LOG2E = 1.4426950408889634
@@ -53,20 +54,20 @@ class Lanes:
     """One geometry's plan: buffers at fixed addresses, so that a captured graph replays with new contents."""
 
     spec: AttentionSpec
-    num_lanes: dict[bool, int]  # by `wide`
-    tilings: dict[bool, Tiling]
+    num_lanes: dict[Variant, int]
+    tilings: dict[Variant, Tiling]
     tiles: Tensor  # int32 [max_tokens, TILE_COLUMNS]
     lanes: Tensor  # int32 [lanes + 1], first tile of each
     totals: Tensor  # int32 [3]: blocks a lane, blocks, tiles
     tickets: Tensor  # int32 [max_tokens, num_kv_heads], zero between launches
     part_totals: Tensor  # float32, two parts a lane at most: one that continues a tile and one that begins the next
     part_norms: Tensor
-    wide: bool = False
+    variant: Variant = "wide"
 
     @property
     def tiling(self) -> Tiling:
         """This step's variant."""
-        return self.tilings[self.wide]
+        return self.tilings[self.variant]
 
 
 class TritonAttention:
@@ -95,7 +96,7 @@ class TritonAttention:
             Geometry.of(spec): _make_lanes(
                 spec,
                 limits,
-                {wide: choose(spec, kv_bytes=kv_dtype.itemsize, wide=wide) for wide in (False, True)},
+                {variant: choose(spec, kv_bytes=kv_dtype.itemsize, variant=variant) for variant in VARIANTS},
                 device=device,
                 num_sms=launch.num_sms,
             )
@@ -126,7 +127,7 @@ class TritonAttention:
         layout = self._planned()
         lanes = self._lanes[Geometry.of(spec)]
         tiling = lanes.tiling
-        num_lanes = lanes.num_lanes[lanes.wide]
+        num_lanes = lanes.num_lanes[lanes.variant]
         out = torch.empty((q.shape[0], spec.num_heads, spec.head_dim), dtype=q.dtype, device=q.device)
         slot_map = layout.full_to_sliding if spec.window is not None else layout.table
         assert slot_map is not None, "a layer with a window needs the full-to-sliding map"
@@ -161,12 +162,11 @@ class TritonAttention:
             SOFT_CAP=spec.soft_cap or 0.0,
             HAS_MAP=spec.window is not None,
             SPLIT=not self._deterministic,
-            WIDE=lanes.wide,
+            WIDE=lanes.variant == "wide",
             STAGES=tiling.num_stages,
-            PART_STAGES=1 if lanes.wide else merge_stages(spec),
+            PART_STAGES=1 if lanes.variant == "wide" else merge_stages(spec),
             WIDEN=self._launch.interpreted,
             EARLY=self._launch.early,
-            PREFETCH=0 if self._deterministic or lanes.wide else prefetched_keys(spec, cache.keys.dtype.itemsize),
             **self._launch.options(tiling.num_warps, tiling.num_stages),
         )
         return out
@@ -184,7 +184,9 @@ class TritonAttention:
             )
         self._layout = layout
         for lanes in self._lanes.values():
-            lanes.wide = self._deterministic or not fits_narrow(lanes.spec, most_tokens)
+            lanes.variant = choose_variant(lanes.spec, num_rows=num_rows, most_tokens=most_tokens)
+            if self._deterministic:
+                lanes.variant = "wide"
             self._plan_lanes(lanes, layout)
 
     def _plan_lanes(self, lanes: Lanes, layout: RaggedLayout) -> None:
@@ -199,7 +201,7 @@ class TritonAttention:
             lanes.lanes,
             lanes.totals,
             layout.rows.shape[0],
-            lanes.num_lanes[lanes.wide],
+            lanes.num_lanes[lanes.variant],
             max(tiling.min_share_keys // tiling.block_n, 1),
             TILE_TOKENS=tiling.tile_tokens(spec.num_heads // spec.num_kv_heads),
             BLOCK_N=tiling.block_n,
@@ -211,13 +213,13 @@ class TritonAttention:
 
 
 def _make_lanes(
-    spec: AttentionSpec, limits: Limits, tilings: dict[bool, Tiling], *, device: torch.device, num_sms: int
+    spec: AttentionSpec, limits: Limits, tilings: dict[Variant, Tiling], *, device: torch.device, num_sms: int
 ) -> Lanes:
     num_lanes = {
-        wide: max(num_sms * tiling.programs_per_sm // spec.num_kv_heads, 1) for wide, tiling in tilings.items()
+        variant: max(num_sms * tiling.programs_per_sm // spec.num_kv_heads, 1) for variant, tiling in tilings.items()
     }
     num_parts = 2 * spec.num_kv_heads
-    rows = max(num_lanes[wide] * tilings[wide].block_m for wide in tilings)
+    rows = max(num_lanes[variant] * tiling.block_m for variant, tiling in tilings.items())
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=device)

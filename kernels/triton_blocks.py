@@ -3,32 +3,11 @@
 import triton.language as tl
 
 from corymb.kernels.triton_jit import jit
-from corymb.kernels.triton_prefetch import LINE_BYTES, prefetch_lines
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
 # fmt: off
-@jit
-def prefetch_keys(
-    keys: tl.tensor, values: tl.tensor, table_line: tl.tensor, slot_map: tl.tensor, first: tl.tensor, last: tl.tensor,
-    slot_stride: tl.tensor, HEAD_DIM: tl.constexpr, COUNT: tl.constexpr, HAS_MAP: tl.constexpr,
-) -> None:
-    """Asks for keys [first, last), COUNT at most, and their values, while the kernel before this one still runs.
-
-    It may be storing one of them: the second level of cache sees that.
-    """
-    bytes_each: tl.constexpr = keys.dtype.element_ty.primitive_bitwidth // 8
-    line = tl.arange(0, HEAD_DIM * bytes_each // LINE_BYTES)
-    position = first + tl.arange(0, COUNT)
-    slot = tl.load(table_line + position, mask=position < last, other=0)
-    if HAS_MAP:
-        slot = tl.load(slot_map + slot)
-    place = slot.to(tl.int64)[:, None] * slot_stride + line[None, :] * (LINE_BYTES // bytes_each)
-    prefetch_lines(keys + place)
-    prefetch_lines(values + place)
-
-
 @jit
 def score(
     query: tl.tensor, key: tl.tensor, scale: tl.tensor, SOFT_CAP: tl.constexpr, WIDEN: tl.constexpr

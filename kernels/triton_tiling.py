@@ -1,17 +1,21 @@
 """How large the attention kernel's tiles are: a pure function of a layer's shape."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from corymb.kernels.attention import AttentionSpec
 from corymb.kernels.triton_jit import next_power_of_2
-from corymb.kernels.triton_prefetch import LINE_BYTES
 
 NARROW_ROWS = 16  # the smallest tensor-core tile: the queries of a decode step, padded
 SMALLEST_DIM = 16  # of a product's inner side
 MERGE_STAGES = 8
-PREFETCHED_KEYS = 128  # the first of each lane
+FEW_ROWS = 16
+BLOCK_BYTES = 64 << 10  # of keys and values
 MIN_SHARE_KEYS = 128  # a lane reads at least so many keys: shorter parts cost more to merge than they save
+
+
+Variant = Literal["few", "narrow", "wide"]  # few rows of one token, rows that fit a narrow tile, any rows
+VARIANTS: tuple[Variant, ...] = ("few", "narrow", "wide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +37,35 @@ class Tiling:
 class ChooseTiling(Protocol):
     """Decides the variants of a layer's kernel."""
 
-    def __call__(self, spec: AttentionSpec, *, kv_bytes: int, wide: bool) -> Tiling:
+    def __call__(self, spec: AttentionSpec, *, kv_bytes: int, variant: Variant) -> Tiling:
         """See choose_tiling."""
         ...
 
 
-def choose_tiling(spec: AttentionSpec, *, kv_bytes: int, wide: bool) -> Tiling:
-    """`kv_bytes` is the size of one cached number; `wide` when some row's new tokens do not fit a narrow tile.
+def choose_variant(spec: AttentionSpec, *, num_rows: int, most_tokens: int) -> Variant:
+    """For a step of so many rows, whose longest has so many new tokens."""
+    if not fits_narrow(spec, most_tokens):
+        return "wide"
+    return "few" if num_rows <= FEW_ROWS else "narrow"
+
+
+def choose_tiling(spec: AttentionSpec, *, kv_bytes: int, variant: Variant) -> Tiling:
+    """`kv_bytes` is the size of one cached number.
 
     A narrow tile is bound by memory: two programs an SM, each with about 64 KiB of keys and values on their way (half
-    of STAGES is spent on looking up the slots). A wide one is bound by products and wants many rows.
+    of STAGES is spent on looking up the slots). With few rows the sum of a row's parts takes longest: fewer and longer
+    ones. A wide tile is bound by products and wants many rows.
     """
     dim = padded_dim(spec)
     narrow_rows = max(NARROW_ROWS, next_power_of_2(spec.num_heads // spec.num_kv_heads))
-    if not wide:
+    # An 8-bit block is half as long to fetch: look further ahead to keep as many bytes on their way.
+    stages = 5 if kv_bytes > 1 else 7
+    if variant == "few":
+        block_n = max(min(BLOCK_BYTES // (2 * dim * kv_bytes), 128), 16)
+        return Tiling(narrow_rows, block_n, num_warps=4, num_stages=stages, programs_per_sm=1, min_share_keys=256)
+    if variant == "narrow":
         block_n = min(max(8192 // dim, 16), 128)
-        # An 8-bit block is half as long to fetch: look further ahead to keep as many bytes on their way.
-        stages = 5 if kv_bytes > 1 else 7
-        return Tiling(block_m=narrow_rows, block_n=block_n, num_warps=4, num_stages=stages, programs_per_sm=2)
+        return Tiling(narrow_rows, block_n, num_warps=4, num_stages=stages, programs_per_sm=2)
     if dim <= 128:
         return Tiling(block_m=max(128, narrow_rows), block_n=64, num_warps=8, num_stages=3, programs_per_sm=1)
     return Tiling(block_m=max(64, narrow_rows), block_n=32, num_warps=8, num_stages=3, programs_per_sm=1)
@@ -64,12 +79,6 @@ def padded_dim(spec: AttentionSpec) -> int:
 def merge_stages(spec: AttentionSpec) -> int:
     """Parts of a narrow tile on their way at once while they are merged: as many as the keys' buffers have room for."""
     return max(1024 // padded_dim(spec), 2) if spec.head_dim > 128 else MERGE_STAGES
-
-
-def prefetched_keys(spec: AttentionSpec, kv_bytes: int) -> int:
-    """Keys of a lane that a narrow kernel asks for ahead; heads that are no whole cache lines are not worth it."""
-    whole = spec.head_dim == padded_dim(spec) and spec.head_dim * kv_bytes >= LINE_BYTES.value
-    return PREFETCHED_KEYS if whole else 0
 
 
 def fits_narrow(spec: AttentionSpec, most_tokens: int) -> bool:

@@ -17,6 +17,7 @@ from corymb.models.cuda_device import Between, Device
 from corymb.models.cuda_staging import Shape, Staging, Wide, layout_of
 from corymb.models.model import Batch
 
+MOST_WANTED = 64  # tokens of a step that are sampled from
 MOST_PADDING = 64  # tokens, of a short step; of a longer one a sixteenth
 # Up to so many tokens apart, by the size of the step.
 _SPACINGS = ((512, 64), (1024, 128), (2048, 256), (4096, 512))
@@ -42,11 +43,15 @@ class Prefills:
         self._steps: dict[int, Prefill] = {}
         if tiers:
             attended = Attended(max(tiers), device.device)
+            wanted = torch.zeros(MOST_WANTED, dtype=torch.int64, device=device.device)
             for tier in reversed(self._order):
-                self._steps[tier] = Prefill(parts, device, staging, attended, tier)
+                self._steps[tier] = Prefill(parts, device, staging, attended, wanted, tier)
 
-    def fit(self, num_tokens: int) -> "Prefill | None":
-        """The step to replay for so many tokens; None where queueing kernel by kernel wastes less."""
+    def fit(self, num_tokens: int, num_wanted: int) -> "Prefill | None":
+        """The step to replay for so many tokens; None where queueing kernel by kernel wastes less, or where the hidden
+        states of more than a few tokens are wanted."""
+        if num_wanted > MOST_WANTED:
+            return None
         index = bisect_left(self._order, num_tokens)
         if index == len(self._order):
             return None
@@ -74,12 +79,16 @@ class Attended:
 class Prefill:
     """One tier's step. Stands in for the model's attention while it is captured."""
 
-    def __init__(self, parts: Parts, device: Device, staging: Staging, attended: Attended, tier: int) -> None:
+    def __init__(
+        self, parts: Parts, device: Device, staging: Staging, attended: Attended, wanted: Tensor, tier: int
+    ) -> None:
+        """`wanted` and `attended` are shared by all tiers."""
         assert isinstance(parts.attention, JoinedAttention), "pieces need a back end that changes the heads itself"
         self._parts = parts
         self._device = device
         self._attention = parts.attention
         self._attended = attended
+        self._wanted = wanted
         self._tier = tier
         self._num_tokens = 1
         self._hidden: Callable[[], Tensor] | None = None
@@ -94,17 +103,20 @@ class Prefill:
         device.synchronize()
         self._replay = device.capture_pieces(lambda between: self._work(between, wide, layout))
 
-    def run(self, num_tokens: int) -> Tensor:
-        """Queues the planned step of so many tokens; returns the last hidden states, to be used before another step."""
+    def run(self, num_tokens: int, wanted: Tensor) -> Tensor:
+        """Queues the planned step of so many tokens; returns the last hidden states of those at `wanted`, to be used
+        before another step."""
+        self._wanted.zero_()  # what a longer step left may lie past this one's end
+        self._wanted[: len(wanted)].copy_(wanted)
         self._num_tokens = num_tokens
         self._replay()
         assert self._hidden is not None, "the step was captured"
-        return self._hidden()[:num_tokens]
+        return self._hidden()[: len(wanted)]
 
     def _work(self, between: Between, wide: Wide, layout: RaggedLayout) -> None:
         parts = self._parts
         stand_in = CutAttention(self, between)
-        batch = Batch(wide.token_ids, wide.positions, layout, stand_in, parts.kv, parts.rows.prompts)
+        batch = Batch(wide.token_ids, wide.positions, layout, stand_in, parts.kv, parts.rows.prompts, self._wanted)
         self._hidden = self._device.borrow(parts.model.forward(batch))
 
     def attend(

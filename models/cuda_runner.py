@@ -144,18 +144,21 @@ class CudaRunner:
         layout = layout_of(plan, staged, wide, table=rows.table, full_to_sliding=rows.full_to_sliding)
         parts.attention.plan(layout)
         begin(parts, staged, wide)
-        if prefill := self._prefills.fit(plan.num_tokens):
-            hidden = prefill.run(plan.num_tokens)
-        else:
-            batch = Batch(wide.token_ids, wide.positions, layout, parts.attention, parts.kv, rows.prompts)
-            hidden = parts.model.forward(batch)
-        found = prompt_logprobs.find(plan, rows, parts.sampler.settings)
-        prompts = prompt_logprobs.score_prompts(hidden, found, parts.model.logits, self._place) if found else ()
         index = np.flatnonzero(plan.samples)
+        found = prompt_logprobs.find(plan, rows, parts.sampler.settings)
+        last = self._place(np.cumsum(plan.widths)[index] - 1)
+        prefill = None if found else self._prefills.fit(plan.num_tokens, len(last))
+        if prefill:
+            hidden = prefill.run(plan.num_tokens, last)
+        else:
+            wanted = None if found else last
+            batch = Batch(wide.token_ids, wide.positions, layout, parts.attention, parts.kv, rows.prompts, wanted)
+            hidden = parts.model.forward(batch)
+        prompts = prompt_logprobs.score_prompts(hidden, found, parts.model.logits, self._place) if found else ()
         if not len(index):
             return Reported(index, None, prompts)
-        last = np.cumsum(plan.widths)[index] - 1
-        sampled = self._sample(parts.model.logits(hidden[self._place(last)]), plan, index)
+        chosen = hidden if len(hidden) == len(index) else hidden[last]
+        sampled = self._sample(parts.model.logits(chosen), plan, index)
         return Reported(sampled.places, sampled.scores, prompts)
 
     def _sample(self, logits: Tensor, plan: StepPlan, index: Index) -> Reported:

@@ -18,8 +18,12 @@ from corymb.models.rope_config import Rope
 class Layer(Protocol):
     """One layer of a decoder."""
 
-    def __call__(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor | None:
-        """Adds delta, the previous layer's part, to residual in place and returns this layer's part; None for a part
+    def attend(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+        """Adds delta, the previous layer's part, to residual in place and returns what the tokens attended to."""
+        ...
+
+    def complete(self, attended: Tensor, residual: Tensor) -> Tensor | None:
+        """Does the rest, token by token: may add to residual in place, and returns this layer's part; None for a part
         that is in the residual already."""
         ...
 
@@ -57,7 +61,7 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
-        """Returns the last hidden states [T, hidden_size], before the head."""
+        """Returns the last hidden states [N, hidden_size] of the wanted tokens, before the head."""
         delta: Tensor | None = None
         residual = F.embedding(batch.token_ids, self._embedding).to(self._dtype)
         if self._embedding_scale != 1.0:
@@ -66,7 +70,13 @@ class Decoder:
             rope: table.index_select(0, batch.positions) for rope, table in self._tables.items()
         }
         for layer, rope in zip(self._layers, self._ropes, strict=True):
-            delta = layer(delta, residual, batch, turns.get(rope))
+            attended = layer.attend(delta, residual, batch, turns.get(rope))
+            if layer is self._layers[-1] and batch.wanted is not None:
+                # Of a prompt only the last token goes on: nothing looks at the others any more.
+                attended, residual = attended[batch.wanted], residual[batch.wanted]
+                if not len(residual):
+                    return residual
+            delta = layer.complete(attended, residual)
         return self._norm.after_add(delta, residual)
 
     @torch.inference_mode()

@@ -21,11 +21,14 @@ class GemmaLayer:
         self._before_mlp = parts.norm(f"{name}.pre_feedforward_layernorm", offset=NORM_OFFSET)
         self._after_mlp = parts.norm(f"{name}.post_feedforward_layernorm", offset=NORM_OFFSET)
 
-    def __call__(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+    def attend(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """See decoder.Layer."""
-        attended = self._attention(self._before_attention.after_add(delta, residual), batch, turns)
-        mlp_input = self._before_mlp.after_add(self._after_attention(attended), residual)
-        return self._after_mlp(self._mlp(mlp_input))
+        return self._attention.attend(delta, residual, self._before_attention, batch, turns)
+
+    def complete(self, attended: Tensor, residual: Tensor) -> Tensor:
+        """See decoder.Layer."""
+        added = self._after_attention(self._attention.output(attended))
+        return self._after_mlp(self._mlp(self._before_mlp.after_add(added, residual)))
 
 
 def build_gemma(parts: Parts) -> Decoder:

@@ -127,18 +127,14 @@ class SelfAttention:
         if self._query_norm is not None and self._key_norm is not None:
             self._norms = HeadNorms(self._query_norm.norm.weight, self._key_norm.norm.weight, decoder.norm_eps)
 
-    def __call__(self, x: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
-        """Returns [T, hidden_size] of [T, hidden_size]. `turns`: see Operations.rope; None for no positions."""
-        return self._output(self._attend(self._qkv(x), batch, turns))
-
-    def after(
+    def attend(
         self, delta: Tensor | None, residual: Tensor, norm: RMSNorm, batch: Batch, turns: Tensor | None
-    ) -> Tensor | None:
-        """Adds delta to residual and returns attention of the norm of that; None if that is added already too."""
-        attended = self._attend(multiply_normed(self._qkv, delta, residual, norm), batch, turns)
-        return add_product(self._output, attended, residual)
+    ) -> Tensor:
+        """Adds delta to residual in place and attends with the norm of that; returns [T, num_heads × head_dim].
 
-    def _attend(self, qkv: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+        `turns`: see Operations.rope; None for no positions.
+        """
+        qkv = multiply_normed(self._qkv, delta, residual, norm)
         spec, cache, num_tokens = self._spec, batch.kv[self._index], len(qkv)
         num_turned = spec.num_heads + spec.num_kv_heads
         heads = qkv.view(num_tokens, num_turned + spec.num_kv_heads, spec.head_dim)
@@ -151,6 +147,14 @@ class SelfAttention:
         queries, keys = torch.split(turned, [spec.num_heads, spec.num_kv_heads], dim=1)
         attended = batch.attention.run(queries, keys, heads[:, num_turned:], spec, cache)
         return attended.reshape(num_tokens, spec.num_heads * spec.head_dim)
+
+    def output(self, attended: Tensor) -> Tensor:
+        """Returns [N, hidden_size] of what N tokens attended to."""
+        return self._output(attended)
+
+    def add_to(self, residual: Tensor, attended: Tensor) -> Tensor | None:
+        """The output, still to be added to residual; None where it is added already."""
+        return add_product(self._output, attended, residual)
 
     def _normed(self, heads: Tensor) -> Tensor:
         if self._query_norm is None or self._key_norm is None:

@@ -17,10 +17,13 @@ class LlamaLayer:
         self._attention_norm = parts.norm(f"{name}.input_layernorm")
         self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm")
 
-    def __call__(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor | None:
+    def attend(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """See decoder.Layer."""
-        attended = self._attention.after(delta, residual, self._attention_norm, batch, turns)
-        return self._mlp.after(attended, residual, self._mlp_norm)
+        return self._attention.attend(delta, residual, self._attention_norm, batch, turns)
+
+    def complete(self, attended: Tensor, residual: Tensor) -> Tensor | None:
+        """See decoder.Layer."""
+        return self._mlp.after(self._attention.add_to(residual, attended), residual, self._mlp_norm)
 
 
 def build_llama(parts: Parts) -> Decoder:

@@ -28,6 +28,7 @@ class Batch:
     attention: Attention
     kv: Sequence[KVLayer]  # in the order of `Model.attention_specs`
     prompts: Prompts  # for models that look beyond their caches (the test model `tape`)
+    wanted: Tensor | None = None  # int64 [N], the tokens whose hidden states `forward` returns; None for all
 
 
 @runtime_checkable
@@ -54,7 +55,7 @@ class Model(Protocol):
         ...
 
     def forward(self, batch: Batch) -> Tensor:
-        """Returns the last hidden states [T, hidden_size], before the head."""
+        """Returns the last hidden states [N, hidden_size] of the wanted tokens, before the head."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -45,14 +45,15 @@ class Parser(argparse.ArgumentParser):
         return flags
 
     def _refuse_flag(self, name: str) -> NoReturn:
-        if name in _REFUSED:
-            self.error(f"{name}: {_REFUSED[name]}")
+        if name in REFUSED:
+            self.error(f"{name}: {REFUSED[name]}")
         known = [flag for flag in self._option_string_actions if not flag.startswith("--test-")]
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
         self.error(f"Unknown flag {name}." + (f" Did you mean {close[0]}?" if close else ""))
 
 
-_REFUSED = {
+# Flags of other servers that are refused with a reason.
+REFUSED = {
     "--trust-remote-code": "code from a model folder is never run; models are built from known architectures only.",
     "--enable-torch-compile": "its kernels are fused by hand and its steps captured as graphs; leave the flag out.",
 }

@@ -120,13 +120,14 @@ def frame() -> None:
 
 
 for spec in (LLAMA, SMOLLM, GEMMA):
-    for widths in ([1] * 8, [64, 1]):
+    for widths in ([1] * 8, [1] * 32, [64, 1]):
         attend(spec, widths, torch.bfloat16)
 attend(LLAMA, [64, 1], torch.bfloat16, deterministic=True)
 for widths in ([1] * 8, [64, 1]):
     attend(TINY, widths, torch.float32)
     attend(TINY, widths, torch.float32, deterministic=True)
-attend(LLAMA, [1] * 8, torch.float8_e4m3fn)
+for widths in ([1] * 8, [1] * 32):
+    attend(LLAMA, widths, torch.float8_e4m3fn)
 attend(LLAMA, [1] * 8, torch.float8_e5m2)
 attend(LLAMA, [64, 1], torch.float8_e4m3fn)
 sample()

@@ -182,6 +182,15 @@ def test_logprobs_of_prompt_and_output(folder) -> None:
                 assert np.allclose([p.logprob for p in mine[index]], [p.logprob for p in positions], atol=1e-4)
 
 
+def test_a_chunk_in_which_nobody_samples(folder) -> None:
+    path = folder(TINY)
+    hand = Hand(num_tokens=512)
+    sequence = request(1, np.arange(5, 17, dtype=np.int32), **GREEDY)
+    plans = [hand.plan([Part(sequence, 7)]), hand.plan([Part(sequence)])]
+    assert not plans[0].samples.any()
+    assert_same(run(gpu_runner(path, TINY), plans), run(cpu_runner(path, TINY), plans))
+
+
 def test_unusable_logits_fail_one_row_alone(folder) -> None:
     path = folder(TINY)
     runner = gpu_runner(path, TINY)

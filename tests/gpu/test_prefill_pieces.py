@@ -76,7 +76,13 @@ def test_pieces_agree_with_kernels_queued_one_by_one(tmp_path, config):
         for row, size in enumerate((9, 31, 14))
     ]
     sequences.append(Running(4, np.arange(5, 25, dtype=np.int32), Sampling(max_new_tokens=9, **GREEDY), options))
+    more = [
+        Running(row + 5, numbers.integers(3, 90, size=size).astype(np.int32), Sampling(max_new_tokens=64, **GREEDY))
+        for row, size in enumerate((20, 25, 30))
+    ]
     plans = [
+        hand.plan([Part(more[0]), Part(more[1])]),  # samples from a token that the next step's tier does not have
+        hand.plan([Part(more[2])]),
         hand.plan([Part(sequences[0]), Part(sequences[1], 20)]),  # 29 of 32 tokens
         hand.plan([Part(sequences[0]), Part(sequences[1]), Part(sequences[2])]),  # 26: what the step before left stays
         hand.plan([Part(sequences[3]), Part(sequences[2])]),
