@@ -110,12 +110,14 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     else:
         with _stage(on_stage, "pools", _pools_detail(sizes)):
             runner = CpuRunner(_execution(model, blueprint, cache_config, dtype=dtype, place=Place(device)))
-    with _stage(on_stage, "warm-up", "every kernel once" if gpu else "two steps"):
+    with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         if gpu:
             longest = min(context_length - 1, options.cuda.max_step_tokens)
             warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
         else:
             warm_up(runner)
+        if isinstance(runner, CpuRunner):
+            runner.tune()
     return Built(
         runner=runner,
         cache_config=cache_config,

@@ -21,12 +21,16 @@ def warm_up(runner: Runner, widths: Sequence[int] = SHORT, samplings: Sequence[S
     """Runs prompts of these widths and a decode behind each, on the padding row. Raises what the steps raise."""
     for width in widths:
         for sampling in samplings if width == widths[0] else samplings[:1]:
-            prompt_ids = np.zeros(width, np.int32)
-            opened = Opened(_PADDING_ROW, prompt_ids, prompt_ids[:0], sampling, None)
-            prompt = runner.launch(_plan(prompt_ids, 0, [opened]))
+            prompt = runner.launch(padding_step(width, sampling))
             decode = runner.launch(_plan(np.array([LAST_SAMPLED]), width, []))
             prompt.wait()
             decode.wait()
+
+
+def padding_step(width: int, sampling: Sampling = GREEDY) -> StepPlan:
+    """A prompt of `width` tokens on the padding row."""
+    prompt_ids = np.zeros(width, np.int32)
+    return _plan(prompt_ids, 0, [Opened(_PADDING_ROW, prompt_ids, prompt_ids[:0], sampling, None)])
 
 
 def _plan(token_ids: np.ndarray[tuple[int], np.dtype[np.int32]], start: int, opened: list[Opened]) -> StepPlan:
