@@ -78,8 +78,8 @@ class Intake:
         num_candidates = len(now.candidates)
         pieces = self._reserve(now.candidates)
         # Whoever got in had its output reserved whole; from the next step on only a share of it is, so it pays to look
-        # again then. Where nobody got in, nothing changes before something is released.
-        if not pieces and (stop is Stop.MEMORY or num_candidates):
+        # again then. Where nobody got in, nothing changes before something is released, or a copy's beginning is there.
+        if not pieces and not now.num_held_back and (stop is Stop.MEMORY or num_candidates):
             self._ledger.full_since = now.step
         return pieces
 

@@ -286,3 +286,14 @@ def test_nobody_takes_the_seat_of_a_copy_that_waits_for_its_beginning():
     bench.send(generate("a", prompt, max_new=50, ignore_eos=True), generate("b", prompt), generate("c", b"other"))
     bench.finish()
     assert bench.order() == ["a", "b", "c"]
+
+
+def test_a_seat_kept_for_a_copy_does_not_close_the_queue():
+    prompt = b"x" * 100
+    bench = Bench(overlap_depth=0, max_running_requests=2, chunked_prefill_size=40)
+    bench.send(generate("a", prompt, max_new=60, ignore_eos=True), generate("b", prompt), generate("c", b"other"))
+    bench.step(6)  # three chunks, and the copy's own step
+    assert "b" in bench.order()
+    bench.finish()
+    for rid in bench.sent:
+        bench.check_exact(rid)
