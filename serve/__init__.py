@@ -12,7 +12,7 @@ Where to read, by what you look for:
     its way in   body, fields, sampling_fields, native_fields, seeds
                  → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → asks
     its way out  answer: completion_answer, chat_answer, native_answer; logprobs, usage, stream_usage, sse; errors
-    operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
+    operators    admin, probes, model_routes, metrics, log, timeline; page (its files: web/); for tests: failpoints
 
 The main and the detokenizer process never import torch.
 """

@@ -6,6 +6,7 @@ from corymb.serve.chat_completions import ChatCompletions
 from corymb.serve.completions import Completions
 from corymb.serve.model_routes import ModelRoutes
 from corymb.serve.native import Native
+from corymb.serve.page import page_files
 from corymb.serve.parts import Parts
 from corymb.serve.probes import Probes
 from corymb.serve.routes import Handler, Route
@@ -16,7 +17,9 @@ def route_table(parts: Parts) -> list[Route]:
     """Every route there is. A route that is not listed here does not exist."""
     models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
     native = Native(parts)
+    page = page_files() if parts.settings.web else {}
     return [
+        *(_get(path, Access.PUBLIC, file) for path, file in page.items()),
         _get("/health", Access.PUBLIC, probes.health),
         _get("/ping", Access.PUBLIC, probes.health),
         _get("/health_generate", Access.PUBLIC, probes.health_generate),

@@ -1,0 +1,52 @@
+"""Other people's clients against a whole server. `make clients` installs them; without, nothing here is collected."""
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+PACKAGES = (
+    "anthropic",
+    "instructor",
+    "langchain_openai",
+    "langchain_tests",
+    "litellm",
+    "ollama",
+    "playwright",
+    "schemathesis",
+)
+MISSING = [name for name in PACKAGES if find_spec(name) is None]
+if MISSING:
+    collect_ignore_glob = ["test_*.py"]
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
+QUIET = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+
+
+@pytest.fixture(scope="session")
+def tape(serving):
+    """A server of the model `tape`, which says what the prompt tells it to."""
+    with serving("corymb/tape") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, *QUIET])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def artefacts() -> Path:
+    """Where CI keeps what people may look at."""
+    folder = Path(__file__).parents[2] / "artefacts"
+    folder.mkdir(exist_ok=True)
+    return folder
