@@ -11,8 +11,8 @@ Where to read, by what you look for:
                  → completions, chat_completions, native, text_routes → requests → fan → engine
     its way in   body, fields, sampling_fields, native_fields, seeds
                  → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → asks
-    its way out  events → answer: completion_answer, chat_answer, native_answer; logprobs, usage, stream_usage, sse;
-                 errors
+    its way out  generation → events → answer: completion_answer, chat_answer, native_answer
+                 logprobs, usage, stream_usage, sse; errors, error_shapes
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
 
 The main and the detokenizer process never import torch.

@@ -11,6 +11,7 @@ from corymb.serve.conversation import Conversation, conversation_fields
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
+from corymb.serve.generation import Generation
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import PromptEncoder
 from corymb.serve.requests import generate, new_rid, now_s, read_fields, read_model, request_fields, routing, table
@@ -26,7 +27,6 @@ from corymb.serve.sampling_fields import (
 )
 from corymb.serve.settings import HttpSettings
 from corymb.serve.stream_usage import StreamUsage, read_stream_options
-from corymb.serve.usage import Usage
 
 
 def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
@@ -97,13 +97,14 @@ class ChatCompletions:
         model = read_model(self._parts.engine.info, values)
         check_choices(1, values.get("n", 1), self._parts.settings.max_choices)
         ask = await self._ask(values)
+        generation = Generation([ask])
         answer = ChatAnswer(
             Head(ask.rid, "chat.completion", now_s(), model),
             Head(ask.rid, "chat.completion.chunk", now_s(), model),
-            usage=Usage([len(ask.token_ids)], ask.n),
+            usage=generation.usage,
             stream_usage=values.get("stream_options", StreamUsage()),
         )
-        await generate(call, self._parts, [ask], answer, stream=values.get("stream", False))
+        await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
 
     async def _ask(self, values: dict[str, Any]) -> Ask:
         logprobs = self._logprobs(values)
