@@ -44,7 +44,7 @@ class Part:
     id: str = ""  # of a call
     name: str = ""
     pieces: list[str] = field(default_factory=list)
-    logprobs: list[TextLogprob] = field(default_factory=list)
+    logprobs: list[TextLogprob] = field(default_factory=list)  # of a text
 
     @property
     def text(self) -> str:
@@ -55,15 +55,16 @@ class Part:
 class Choice:
     """What one choice has said so far."""
 
-    __slots__ = ("finish", "logprobs", "parts", "prompt_logprobs", "token_ids", "usage")
+    __slots__ = ("_early", "finish", "logprobs", "parts", "prompt_logprobs", "token_ids", "usage")
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.token_ids: list[int] = []
-        self.logprobs: list[TextLogprob] = []
+        self.logprobs: list[TextLogprob] = []  # of all tokens
         self.prompt_logprobs: list[TextLogprob] = []
         self.finish: Finish | None = None
         self.usage: Counts | None = None
+        self._early: list[TextLogprob] = []  # of the beginning of the first character
 
     def take(self, events: Iterable[Event]) -> None:
         """Adds what came next."""
@@ -72,8 +73,10 @@ class Choice:
                 case Content():
                     self._take_content(event)
                 case Reasoning(text):
+                    self._early.clear()
                     self._part("reasoning").pieces.append(text)
                 case ToolOpened(_, id, name):
+                    self._early.clear()
                     self.parts.append(Part("call", id, name))
                 case ToolArguments(_, fragment):
                     self.parts[-1].pieces.append(fragment)
@@ -87,7 +90,12 @@ class Choice:
         if event.text:
             part = self._part("content")
             part.pieces.append(event.text)
-            part.logprobs += event.logprobs
+            part.logprobs += [*self._early, *event.logprobs]
+            self._early.clear()
+        elif not self.parts:
+            self._early += event.logprobs
+        elif self.parts[-1].kind == "content":
+            self.parts[-1].logprobs += event.logprobs
 
     def _part(self, kind: Literal["content", "reasoning"]) -> Part:
         if not self.parts or self.parts[-1].kind != kind:

@@ -50,6 +50,11 @@ def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
         ignored("prompt_cache_key", "the cache finds prefixes by itself; see `cache_salt`"),
         ignored("safety_identifier", "not used"),
         ignored("service_tier", "there is one"),
+        ignored("prompt_cache_options", "the cache finds prefixes by itself"),
+        ignored("prompt_cache_retention", "what was used last stays longest"),
+        ignored("verbosity", "say it in the messages"),
+        ignored("reasoning_effort", "say it in `chat_template_kwargs`"),
+        refused("moderation", "this server does not moderate"),
     ]
     shared = (sampling_fields(info.vocab_size), request_fields(settings), structure_fields())
     return table(own, others, conversation_fields(), *shared)
