@@ -2,7 +2,7 @@
 #   make serve MODEL=path-or-hub-id ARGS='--port 8000'
 #   make test            lint, types and all tests, as CI does
 #   make clients         the web page in Chromium, and other people's clients against a whole server, as CI does
-#   make soak            the long randomised runs
+#   make soak, make fuzz the long randomised runs: of tree and scheduler, and of requests (20,000 and more)
 PYTHON ?= python3
 MODEL ?=
 ARGS ?=
@@ -15,7 +15,7 @@ EXTRAS := $(if $(GPU),[gpu],)
 PIP := .venv/bin/python -P -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
 
-.PHONY: serve test lint types unit clients soak venv clean
+.PHONY: serve test lint types unit clients fuzz soak venv clean
 
 serve: .venv/.installed
 	@exec .venv/bin/serve $(MODEL) $(ARGS)
@@ -34,6 +34,9 @@ unit: .venv/.installed-dev
 
 clients: .venv/.installed-clients
 	.venv/bin/pytest $(PYTEST_ARGS) -o asyncio_mode=auto tests/clients
+
+fuzz: .venv/.installed-clients
+	SCHEMA_EXAMPLES=700 SCHEMA_CALLS=20000 .venv/bin/pytest --timeout=0 tests/clients/test_schema.py
 
 soak: .venv/.installed-dev
 	.venv/bin/pytest --hypothesis-profile=soak -p no:cacheprovider --timeout=0 tests/cache tests/scheduler

@@ -14,7 +14,7 @@ Where to read, by what you look for:
     its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: anthropic_answer
                  logprobs, usage, stream_usage, sse; errors, error_shapes
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
-    for people   page, its files in web/
+    for people   page, its files in web/; for programs: openapi, from operations (schemas)
 
 The main and the detokenizer process never import torch.
 """

@@ -74,7 +74,7 @@ class Admin:
 
 
 def _read_timeout(query: bytes) -> float:
-    given = urllib.parse.parse_qs(query.decode("latin-1")).get("timeout")
+    given = urllib.parse.parse_qs(query.decode("latin-1"), keep_blank_values=True).get("timeout")
     if given is None:
         return _FLUSH_WAIT_S
     try:

@@ -22,9 +22,8 @@ class Field:
     accepts: str  # for the table in the documentation
     read: Reader | None
     treatment: Treatment = "honoured"
-    schema: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # the same for programs: a JSON Schema; null is "not set"
+    # The same for programs, as a JSON Schema: empty takes anything. Null, which means "not set", always passes too.
+    schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def translated(name: str, accepts: str) -> Field:
@@ -130,9 +129,15 @@ def read_token_ids(param: str, value: list[object], vocab_size: int) -> list[int
         # Compiled, for lists as long as a body can hold. Strict: no booleans, no floats.
         token_ids: list[int] = msgspec.convert(value, _ids_below(vocab_size))
     except msgspec.ValidationError:
-        wrong = next(item for item in value if type(item) is not int or not 0 <= item < vocab_size)
-        raise invalid(param, f"must hold token ids from 0 to {vocab_size - 1}, not {shown(wrong)}.") from None
+        token_ids = [_read_token_id(param, item, vocab_size) for item in value]
     return token_ids
+
+
+def _read_token_id(param: str, value: object, vocab_size: int) -> int:
+    token_id = int(value) if isinstance(value, float) and value.is_integer() else value
+    if not isinstance(token_id, int) or isinstance(value, bool) or not 0 <= token_id < vocab_size:
+        raise invalid(param, f"must hold token ids from 0 to {vocab_size - 1}, not {shown(value)}.")
+    return token_id
 
 
 @functools.cache

@@ -7,6 +7,7 @@ from corymb.serve.chat_completions import ChatCompletions
 from corymb.serve.completions import Completions
 from corymb.serve.model_routes import ModelRoutes
 from corymb.serve.native import Native
+from corymb.serve.openapi import OpenApi
 from corymb.serve.page import page_files
 from corymb.serve.parts import Parts
 from corymb.serve.probes import Probes
@@ -16,11 +17,19 @@ from corymb.serve.text_routes import TextRoutes
 
 def route_table(parts: Parts) -> list[Route]:
     """Every route there is. A route that is not listed here does not exist."""
-    models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
-    native, anthropic = Native(parts), Anthropic(parts)
+    routes = _api(parts)
     page = page_files() if parts.settings.web else {}
     return [
         *(_get(path, Access.PUBLIC, file) for path, file in page.items()),
+        *routes,
+        _get("/openapi.json", Access.USER, OpenApi(routes, parts)),
+    ]
+
+
+def _api(parts: Parts) -> list[Route]:
+    models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
+    native, anthropic = Native(parts), Anthropic(parts)
+    return [
         _get("/health", Access.PUBLIC, probes.health),
         _get("/ping", Access.PUBLIC, probes.health),
         _get("/health_generate", Access.PUBLIC, probes.health_generate),
