@@ -136,6 +136,11 @@ def _add_http(group: Any) -> None:
     add("--decode-log-interval", metavar="N", type=positive, help="a line of figures every N steps (default: none)")
     add("--enable-metrics", "--enable-cache-report", action="store_true", help="always on; for existing commands")
     add("--incremental-streaming-output", action="store_true", help="/generate streams deltas, not the text so far")
+    add(
+        "--enable-response-store",
+        action="store_true",
+        help="keep responses for previous_response_id (64 MiB of memory)",
+    )
     add("--allow-auto-truncate", action="store_true", help="cut max_tokens to what the context has left")
     add(
         "--sampling-defaults",

@@ -9,6 +9,7 @@ from corymb.serve.model_routes import ModelRoutes
 from corymb.serve.native import Native
 from corymb.serve.parts import Parts
 from corymb.serve.probes import Probes
+from corymb.serve.responses import Responses
 from corymb.serve.routes import Handler, Route
 from corymb.serve.text_routes import TextRoutes
 
@@ -16,7 +17,8 @@ from corymb.serve.text_routes import TextRoutes
 def route_table(parts: Parts) -> list[Route]:
     """Every route there is. A route that is not listed here does not exist."""
     models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
-    native, anthropic = Native(parts), Anthropic(parts)
+    native, anthropic, responses = Native(parts), Anthropic(parts), Responses(parts)
+    stored = {"GET": responses.one, "DELETE": responses.delete, "POST": responses.cancel}
     return [
         _get("/health", Access.PUBLIC, probes.health),
         _get("/ping", Access.PUBLIC, probes.health),
@@ -26,6 +28,8 @@ def route_table(parts: Parts) -> list[Route]:
         _get("/v1/models/{id:path}", Access.USER, models.one),
         _post("/v1/completions", Access.USER, Completions(parts)),
         _post("/v1/chat/completions", Access.USER, ChatCompletions(parts)),
+        _post("/v1/responses", Access.USER, responses.create),
+        Route("/v1/responses/{id:path}", Access.USER, stored),
         _post("/v1/messages", Access.USER, anthropic.messages),
         _post("/v1/messages/count_tokens", Access.USER, anthropic.count_tokens),
         Route("/generate", Access.USER, {"POST": native, "PUT": native}),

@@ -102,6 +102,7 @@ def _settings(prepared: Prepared) -> HttpSettings:
         max_body_bytes=http.max_request_bytes,
         clamp_max_tokens=http.allow_auto_truncate,
         incremental_streaming_output=http.incremental_streaming_output,
+        enable_response_store=http.enable_response_store,
         uses_priority=_uses_priority(prepared.config),
         uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",
         sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},

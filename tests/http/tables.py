@@ -12,6 +12,7 @@ from corymb.serve.engine import ServedModel
 from corymb.serve.errors import KINDS
 from corymb.serve.fields import Field
 from corymb.serve.native_fields import native_fields, native_sampling_fields
+from corymb.serve.responses_fields import response_fields
 from corymb.serve.routes import Route
 from corymb.serve.settings import HttpSettings
 from corymb.serve.text_routes import detokenize_fields, tokenize_fields
@@ -35,6 +36,7 @@ def field_tables() -> dict[str, dict[str, Field]]:
         "abort": abort_fields(),
         "messages": message_fields(_INFO, HttpSettings()),
         "count_tokens": count_fields(),
+        "responses": response_fields(_INFO, HttpSettings()),
     }
 
 

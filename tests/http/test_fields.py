@@ -4,6 +4,7 @@ import anthropic.types.message_count_tokens_params as anthropic_count
 import anthropic.types.message_create_params as anthropic_messages
 import openai.types.chat.completion_create_params as openai_chat
 import openai.types.completion_create_params as openai_completions
+import openai.types.responses.response_create_params as openai_responses
 import pytest
 
 from tests.http.tables import field_tables
@@ -12,6 +13,7 @@ from tests.http.tables import field_tables
 SENT = {
     "chat": [openai_chat.CompletionCreateParamsBase, openai_chat.CompletionCreateParamsStreaming],
     "completions": [openai_completions.CompletionCreateParamsBase, openai_completions.CompletionCreateParamsStreaming],
+    "responses": [openai_responses.ResponseCreateParamsBase, openai_responses.ResponseCreateParamsStreaming],
     "messages": [anthropic_messages.MessageCreateParamsBase, anthropic_messages.MessageCreateParamsStreaming],
     "count_tokens": [anthropic_count.MessageCountTokensParams],
 }
