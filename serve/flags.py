@@ -76,7 +76,7 @@ def parser(program: str) -> Parser:
         allow_abbrev=False,
         formatter_class=_Formatter,
     )
-    made.add_argument("--version", action="version", version=f"corymb {_version()}")
+    made.add_argument("--version", action="version", version=f"corymb {installed_version()}")
     _add_model(made.add_argument_group("model and tokenizer"))
     _add_http(made.add_argument_group("HTTP"))
     _add_scheduler(made.add_argument_group("scheduler"))
@@ -271,7 +271,8 @@ def _add_tests(made: Parser) -> None:
     add("--test-failpoint", action="append", default=[], help=hidden)
 
 
-def _version() -> str:
+def installed_version() -> str:
+    """The version of the installed package."""
     try:
         return version("corymb")
     except PackageNotFoundError:

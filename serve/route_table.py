@@ -7,6 +7,7 @@ from corymb.serve.chat_completions import ChatCompletions
 from corymb.serve.completions import Completions
 from corymb.serve.model_routes import ModelRoutes
 from corymb.serve.native import Native
+from corymb.serve.ollama import Ollama
 from corymb.serve.parts import Parts
 from corymb.serve.probes import Probes
 from corymb.serve.responses import Responses
@@ -18,6 +19,7 @@ def route_table(parts: Parts) -> list[Route]:
     """Every route there is. A route that is not listed here does not exist."""
     models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
     native, anthropic, responses = Native(parts), Anthropic(parts), Responses(parts)
+    ollama = Ollama(parts)
     stored = {"GET": responses.one, "DELETE": responses.delete, "POST": responses.cancel}
     return [
         _get("/health", Access.PUBLIC, probes.health),
@@ -32,6 +34,12 @@ def route_table(parts: Parts) -> list[Route]:
         Route("/v1/responses/{id:path}", Access.USER, stored),
         _post("/v1/messages", Access.USER, anthropic.messages),
         _post("/v1/messages/count_tokens", Access.USER, anthropic.count_tokens),
+        _post("/api/chat", Access.USER, ollama.chat),
+        _post("/api/generate", Access.USER, ollama.generate),
+        _get("/api/tags", Access.USER, ollama.tags),
+        _get("/api/ps", Access.USER, ollama.running),
+        _post("/api/show", Access.USER, ollama.show),
+        _get("/api/version", Access.USER, ollama.version),
         Route("/generate", Access.USER, {"POST": native, "PUT": native}),
         _post("/tokenize", Access.USER, texts.tokenize),
         _post("/v1/tokenize", Access.USER, texts.tokenize),

@@ -12,6 +12,8 @@ from corymb.serve.engine import ServedModel
 from corymb.serve.errors import KINDS
 from corymb.serve.fields import Field
 from corymb.serve.native_fields import native_fields, native_sampling_fields
+from corymb.serve.ollama import show_fields
+from corymb.serve.ollama_fields import ollama_chat_fields, ollama_generate_fields, option_fields
 from corymb.serve.responses_fields import response_fields
 from corymb.serve.routes import Route
 from corymb.serve.settings import HttpSettings
@@ -36,6 +38,10 @@ def field_tables() -> dict[str, dict[str, Field]]:
         "abort": abort_fields(),
         "messages": message_fields(_INFO, HttpSettings()),
         "count_tokens": count_fields(),
+        "ollama_chat": ollama_chat_fields(_INFO),
+        "ollama_generate": ollama_generate_fields(_INFO),
+        "ollama_options": option_fields(),
+        "ollama_show": show_fields(),
         "responses": response_fields(_INFO, HttpSettings()),
     }
 
