@@ -26,6 +26,7 @@ KINDS: Mapping[str, Kind] = {
         Kind(400, "invalid_request_error", "invalid_json", "The body is not a JSON object."),
         Kind(400, "invalid_request_error", "invalid_value", "`param` names a field whose value is refused."),
         Kind(400, "invalid_request_error", "unsupported_parameter", "`param` names a field this server cannot honour."),
+        Kind(400, "invalid_request_error", "unsupported_by_model", "The served model cannot do what was asked."),
         Kind(400, "invalid_request_error", "context_length_exceeded", "Prompt and `max_tokens` exceed the context."),
         Kind(400, "invalid_request_error", "kv_pool_too_small", "The prompt does not fit the server's KV pool."),
         Kind(400, "invalid_request_error", "template_error", "The model's chat template refused the messages."),

@@ -5,13 +5,16 @@ from corymb.serve.anthropic import Anthropic
 from corymb.serve.auth import Access
 from corymb.serve.chat_completions import ChatCompletions
 from corymb.serve.completions import Completions
+from corymb.serve.decisions import Decisions
 from corymb.serve.model_routes import ModelRoutes
 from corymb.serve.native import Native
 from corymb.serve.ollama import Ollama
 from corymb.serve.parts import Parts
 from corymb.serve.probes import Probes
+from corymb.serve.rerank import Rerank
 from corymb.serve.responses import Responses
 from corymb.serve.routes import Handler, Route
+from corymb.serve.score import Score
 from corymb.serve.text_routes import TextRoutes
 
 
@@ -34,6 +37,9 @@ def route_table(parts: Parts) -> list[Route]:
         Route("/v1/responses/{id:path}", Access.USER, stored),
         _post("/v1/messages", Access.USER, anthropic.messages),
         _post("/v1/messages/count_tokens", Access.USER, anthropic.count_tokens),
+        _post("/v1/score", Access.USER, Score(parts)),
+        _post("/v1/rerank", Access.USER, Rerank(parts)),
+        _post("/v1/decisions", Access.USER, Decisions(parts)),
         _post("/api/chat", Access.USER, ollama.chat),
         _post("/api/generate", Access.USER, ollama.generate),
         _get("/api/tags", Access.USER, ollama.tags),
