@@ -55,8 +55,14 @@ def route_table(parts: Parts) -> list[Route]:
         _get("/get_model_info", Access.USER, models.model_info),
         _get("/server_info", Access.USER, models.server_info),
         _get("/get_server_info", Access.USER, models.server_info),
+        _get("/v1/loads", Access.USER, models.loads),
+        _get("/get_load", Access.USER, models.loads),
         Route("/flush_cache", Access.ADMIN, {"POST": admin.flush_cache, "GET": admin.flush_cache}),
         _post("/abort_request", Access.ADMIN, admin.abort_request),
+        _post("/pause_generation", Access.ADMIN, admin.pause),
+        _post("/continue_generation", Access.ADMIN, admin.resume),
+        _post("/start_profile", Access.ADMIN, admin.start_profile),
+        _post("/stop_profile", Access.ADMIN, admin.stop_profile),
     ]
 
 

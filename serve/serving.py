@@ -91,9 +91,7 @@ def _served(prepared: Prepared) -> ServedModel:
 
 def _names(prepared: Prepared) -> tuple[str, ...]:
     """What clients may call the model: as it is served, and as it was named to be served."""
-    if prepared.config.model.served_model_name:
-        return (prepared.served_name,)
-    return tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
+    return prepared.config.model.served_model_name or tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
 
 
 def _settings(prepared: Prepared) -> HttpSettings:

@@ -78,6 +78,7 @@ class Simulator(Outbox):
         self.running: list[Running] = []
         self.waiting: list[Running] = []
         self.aborted: list[str] = []
+        self.ordered: list[Control] = []
         self.seen: list[Generate] = []
         self.cached: set[tuple[str | None, tuple[int, ...]]] = set()
         self.engine: Engine | None = None
@@ -90,8 +91,9 @@ class Simulator(Outbox):
         if isinstance(message, Generate):
             self._admit(message)
         elif isinstance(message, Control) and not self.paused:
+            self.ordered.append(message)
             self.cached.clear()
-            self._later(Reply(message.id, True, "done"))
+            self._later(Reply(message.id, message.action != "stop_profile", "done"))
         elif isinstance(message, Abort):
             self.aborted.append(message.rid)
             self.running = [r for r in self.running if r.generate.rid != message.rid]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from corymb.serve.admin import abort_fields
+from corymb.serve.admin import abort_fields, pause_fields, profile_fields
 from corymb.serve.anthropic_fields import count_fields, message_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
@@ -39,6 +39,8 @@ def field_tables() -> dict[str, dict[str, Field]]:
         "tokenize": tokenize_fields(_INFO, HttpSettings()),
         "detokenize": detokenize_fields(_INFO, HttpSettings()),
         "abort": abort_fields(),
+        "pause": pause_fields(),
+        "profile": profile_fields(),
         "messages": message_fields(_INFO, HttpSettings()),
         "count_tokens": count_fields(),
         "score": score_fields(_INFO, HttpSettings()),
