@@ -74,11 +74,15 @@ class Abort(Message, frozen=True):
     stopped: bool = False
 
 
+Action = Literal["flush_cache", "pause", "retract", "continue", "start_profile", "stop_profile"]
+
+
 class Control(Message, frozen=True):
     """An operator's order; answered by a `Reply` with the same id."""
 
     id: str
-    action: Literal["flush_cache"]
+    action: Action
+    num_steps: int = 0  # of start_profile: turns of the loop after which it stops by itself
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):

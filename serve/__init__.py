@@ -4,14 +4,19 @@ Where to read, by what you look for:
 
     start-up     cli → flags, config (gpu_options) → listener → serving: prepare (the model without tensors; devices)
                  → children → main_process
-    processes    main: supervisor, engine, stream, served_model · the scheduler's: scheduler_process → scheduling
+    processes    main: supervisor, engine, stream, served_model · the scheduler's: scheduler_process → scheduling,
+                 profiling
                  the detokenizer's: detokenizer_process → detokenizer, stops
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
-                 → completions, chat_completions, anthropic, native, text_routes → requests → fan → engine
-    its way in   body, fields, sampling_fields, native_fields, seeds; anthropic_fields, anthropic_content
+                 → completions, chat_completions, responses (response_store), anthropic, ollama, native,
+                 text_routes, score, rerank, decisions (questions; all three: labels)
+                 → requests → fan → engine
+    its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;
+                 anthropic_fields, anthropic_content; ollama_fields
                  → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → chatting, asks
-    its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: anthropic_answer
+    its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: responses_answer,
+                 anthropic_answer, ollama_answer (json_arguments)
                  logprobs, usage, stream_usage, sse; errors, error_shapes
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
     for people   page, its files in web/; for programs: openapi, from operations (schemas)

@@ -53,7 +53,8 @@ def _path_item(route: Route, operation: Operation, parts: Parts) -> Json:
     item: Json = {method.lower(): _operation(method, route, operation, parts) for method in route.methods}
     parameters = [_parameter(name, "query", schema) for name, schema in operation.query.items()]
     if "{id}" in _path(route):
-        parameters.append(_parameter("id", "path", schemas.enum(*parts.engine.info.names)))
+        named = schemas.enum(*parts.engine.info.names) if route.path.startswith("/v1/models/") else schemas.TEXT
+        parameters.append(_parameter("id", "path", named))
     return item | ({"parameters": parameters} if parameters else {})
 
 
@@ -65,7 +66,7 @@ def _operation(method: str, route: Route, operation: Operation, parts: Parts) ->
     told: Json = {"summary": operation.summary, "responses": _responses(route.path, operation)}
     if operation.body is not None:
         content = {"application/json": {"schema": operation.body.schema()}}
-        told["requestBody"] = {"required": True, "content": content}
+        told["requestBody"] = {"required": not operation.body.optional, "content": content}
     elif operation is _UNTOLD and method != "GET":
         told["requestBody"] = {"content": {"application/json": {"schema": schemas.OBJECT}}}
     if _has_keys(parts):
@@ -77,8 +78,8 @@ def _responses(path: str, operation: Operation) -> Json:
     content: Json = {"text/plain": {"schema": schemas.TEXT}}
     if operation.answer is not None:
         content = {"application/json": {"schema": operation.answer}}
-    if operation.streams:
-        content["text/event-stream"] = {}
+    if operation.streams is not None:
+        content[operation.streams] = {}
     refused = {"application/json": {"schema": _error(path)}}
     statuses = sorted({kind.status for kind in KINDS.values()})
     errors = {str(status): {"description": _when(status), "content": refused} for status in statuses}

@@ -4,16 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from corymb.serve import schemas
-from corymb.serve.admin import abort_fields
+from corymb.serve.admin import abort_fields, pause_fields, profile_fields
 from corymb.serve.anthropic_fields import count_fields, message_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
+from corymb.serve.decisions import decision_fields
 from corymb.serve.fields import Field, token_id_schema
 from corymb.serve.messages import MAX_MESSAGES
 from corymb.serve.native_fields import native_fields, native_sampling_fields
+from corymb.serve.ollama import show_fields
+from corymb.serve.ollama_fields import ollama_chat_fields, ollama_generate_fields, option_fields
 from corymb.serve.parts import Parts
+from corymb.serve.rerank import rerank_fields
+from corymb.serve.responses_fields import response_fields
 from corymb.serve.schemas import Schema
+from corymb.serve.score import score_fields
 from corymb.serve.text_routes import detokenize_fields, tokenize_fields
+
+EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +32,7 @@ class Body:
     nested: Mapping[str, Schema] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     rules: Schema = field(default_factory=dict)  # how fields go together
+    optional: bool = False  # no body at all is as good as an empty object
 
     def schema(self) -> Schema:
         """Unknown fields pass: they are named in a response header."""
@@ -44,13 +53,22 @@ class Operation:
     summary: str
     answer: Schema | None = None  # None: text that is no JSON
     body: Body | None = None
-    streams: bool = False
+    streams: str | None = None  # the media type of its streams
     query: Mapping[str, Schema] = field(default_factory=dict)
 
 
 def operations(parts: Parts) -> Mapping[str, Operation]:
     """By path."""
-    return {**_generating(parts), **_texts(parts), **_anthropic(parts), **_asking()}
+    return {
+        **_generating(parts),
+        **_texts(parts),
+        **_anthropic(parts),
+        **_responses(parts),
+        **_ollama(parts),
+        **_judging(parts),
+        **_asking(),
+        **_operating(),
+    }
 
 
 def _generating(parts: Parts) -> dict[str, Operation]:
@@ -66,13 +84,13 @@ def _generating(parts: Parts) -> dict[str, Operation]:
     )
     return {
         "/v1/chat/completions": Operation(
-            summary="Answers a conversation.", body=chat, answer=schemas.CHAT, streams=True
+            summary="Answers a conversation.", body=chat, answer=schemas.CHAT, streams=EVENTS
         ),
         "/v1/completions": Operation(
-            summary="Continues prompts.", body=completion, answer=schemas.COMPLETION, streams=True
+            summary="Continues prompts.", body=completion, answer=schemas.COMPLETION, streams=EVENTS
         ),
         "/generate": Operation(
-            summary="Continues prompts.", body=_native(parts), answer=schemas.GENERATED, streams=True
+            summary="Continues prompts.", body=_native(parts), answer=schemas.GENERATED, streams=EVENTS
         ),
     }
 
@@ -134,11 +152,66 @@ def _anthropic(parts: Parts) -> dict[str, Operation]:
     count = Body(fields=count_fields(), nested=_shared(parts), required=("messages",))
     return {
         "/v1/messages": Operation(
-            summary="Answers a conversation, as Anthropic does.", body=message, answer=schemas.MESSAGE, streams=True
+            summary="Answers a conversation, as Anthropic does.", body=message, answer=schemas.MESSAGE, streams=EVENTS
         ),
         "/v1/messages/count_tokens": Operation(
             summary="Counts the tokens of a conversation.", body=count, answer=schemas.COUNTED
         ),
+    }
+
+
+def _responses(parts: Parts) -> dict[str, Operation]:
+    body = Body(fields=response_fields(parts.engine.info, parts.settings), nested=_shared(parts), required=("input",))
+    summary = "Answers a conversation, as OpenAI's Responses API does."
+    return {
+        "/v1/responses": Operation(summary=summary, body=body, answer=schemas.RESPONSE, streams=EVENTS),
+        "/v1/responses/{id}": Operation(summary="Tells, cancels or forgets a stored response.", answer=schemas.OBJECT),
+    }
+
+
+def _ollama(parts: Parts) -> dict[str, Operation]:
+    info = parts.engine.info
+    options = {"options": Body(fields=option_fields()).schema()}
+    chat = Body(fields=ollama_chat_fields(info), nested=_shared(parts) | options)
+    text = Body(fields=ollama_generate_fields(info), nested=_shared(parts) | options)
+    shows = Body(fields=show_fields(), nested=_shared(parts))
+    return {
+        "/api/chat": Operation(
+            summary="Answers a conversation, as Ollama does.", body=chat, answer=schemas.OLLAMA, streams=LINES
+        ),
+        "/api/generate": Operation(
+            summary="Continues a prompt, as Ollama does.", body=text, answer=schemas.OLLAMA, streams=LINES
+        ),
+        "/api/show": Operation(summary="Tells the model, as Ollama does.", body=shows, answer=schemas.OBJECT),
+        **{
+            f"/api/{name}": Operation(summary="Answers as Ollama does.", answer=schemas.OBJECT)
+            for name in ("tags", "ps", "version")
+        },
+    }
+
+
+def _judging(parts: Parts) -> dict[str, Operation]:
+    info, settings = parts.engine.info, parts.settings
+    score = Body(fields=score_fields(info, settings), nested=_shared(parts), required=("query", "items"))
+    rerank = Body(fields=rerank_fields(info, settings), nested=_shared(parts), required=("query", "documents"))
+    decide = Body(fields=decision_fields(info, settings), nested=_shared(parts), required=("questions",))
+    return {
+        "/v1/score": Operation(summary="Scores items after a query.", body=score, answer=schemas.SCORES),
+        "/v1/rerank": Operation(summary="Orders documents for a query.", body=rerank, answer=schemas.RANKED),
+        "/v1/decisions": Operation(summary="Answers questions about a text.", body=decide, answer=schemas.OBJECT),
+    }
+
+
+def _operating() -> dict[str, Operation]:
+    loads = Operation(summary="Tells how busy the server is.", answer={})
+    pause, profile = Body(fields=pause_fields(), optional=True), Body(fields=profile_fields(), optional=True)
+    return {
+        "/v1/loads": loads,
+        "/get_load": loads,
+        "/pause_generation": Operation(summary="Starts no more steps.", body=pause, answer=schemas.OBJECT),
+        "/continue_generation": Operation(summary="Goes on after a pause.", answer=schemas.OBJECT),
+        "/start_profile": Operation(summary="Starts recording steps.", body=profile, answer=schemas.OBJECT),
+        "/stop_profile": Operation(summary="Ends the recording.", answer=schemas.OBJECT),
     }
 
 

@@ -19,6 +19,7 @@ from corymb.serve.childhood import Parent, Pulse, start_heartbeat
 from corymb.serve.children import ChildOptions
 from corymb.serve.config import ServeConfig
 from corymb.serve.failpoints import Failpoints
+from corymb.serve.profiling import ProfiledPort, Profiling
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
 
 
@@ -46,7 +47,8 @@ def work(options: ChildOptions, parent: Parent) -> None:
             }
         )
         runner = FailingRunner(built.runner, failpoints) if failpoints.any else built.runner
-        port = Port(inbox, parent, detokenizer, pulse)
+        profiling = Profiling(Path(config.model.cache_dir) / "profiles", SCHEDULER)
+        port = ProfiledPort(Port(inbox, parent, detokenizer, pulse), profiling)
         Loop(scheduler, runner, port, overlap_depth=config.scheduler.overlap_depth).run()
 
 

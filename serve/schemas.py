@@ -209,6 +209,19 @@ MESSAGE = record(
         "usage": record({"input_tokens": COUNT, "output_tokens": COUNT, "cache_read_input_tokens": COUNT}),
     }
 )
+RESPONSE = record(
+    {
+        "id": TEXT,
+        "object": enum("response"),
+        "status": enum("completed", "incomplete", "failed", "cancelled"),
+        "model": TEXT,
+        "output": array(record({"type": TEXT})),
+        "usage": or_null(record({"input_tokens": COUNT, "output_tokens": COUNT, "total_tokens": COUNT})),
+    }
+)
+OLLAMA = record({"model": TEXT, "created_at": TEXT, "done": FLAG})
+SCORES = record({"object": enum("scoring"), "scores": array({}), "model": TEXT})
+RANKED = record({"id": TEXT, "model": TEXT, "results": array(record({"index": COUNT, "relevance_score": NUMBER}))})
 COUNTED = record({"input_tokens": COUNT})
 
 

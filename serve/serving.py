@@ -14,6 +14,7 @@ from corymb.serve.chat import load_chat_template
 from corymb.serve.children import ChildOptions, Children
 from corymb.serve.config import HttpConfig, ServeConfig
 from corymb.serve.engine import Engine, ServedModel
+from corymb.serve.flags import installed_version
 from corymb.serve.metrics import Metrics
 from corymb.serve.prepare import Prepared, prepare
 from corymb.serve.seeds import seeds
@@ -81,6 +82,8 @@ def _served(prepared: Prepared) -> ServedModel:
         context_length=prepared.context_length,
         vocab_size=prepared.model.vocab_size,
         eos_ids=tuple(sorted(prepared.model.eos_ids)),
+        architecture=prepared.model.architecture,
+        version=installed_version(),
         started_at=time.time(),
         config=prepared.config.flat(),
     )
@@ -88,9 +91,7 @@ def _served(prepared: Prepared) -> ServedModel:
 
 def _names(prepared: Prepared) -> tuple[str, ...]:
     """What clients may call the model: as it is served, and as it was named to be served."""
-    if prepared.config.model.served_model_name:
-        return (prepared.served_name,)
-    return tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
+    return prepared.config.model.served_model_name or tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
 
 
 def _settings(prepared: Prepared) -> HttpSettings:
@@ -102,6 +103,7 @@ def _settings(prepared: Prepared) -> HttpSettings:
         max_body_bytes=http.max_request_bytes,
         clamp_max_tokens=http.allow_auto_truncate,
         incremental_streaming_output=http.incremental_streaming_output,
+        enable_response_store=http.enable_response_store,
         uses_priority=_uses_priority(prepared.config),
         web=not http.disable_web,
         uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",

@@ -14,7 +14,9 @@ from tests.http.client import refused
 from tests.http.conftest import simulated
 
 PUBLIC = {"/health", "/ping", "/health_generate"}
-ADMIN = {"/flush_cache", "/abort_request"}
+ADMIN = {
+    *("/flush_cache", "/abort_request", "/pause_generation", "/continue_generation", "/start_profile", "/stop_profile"),
+}
 
 
 @pytest.fixture(scope="module")

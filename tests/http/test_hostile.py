@@ -92,6 +92,8 @@ GRAMMARS = {
     ],
     "structural_tag": ["{}", '{"type": "structural_tag"}', "x", '{"format": {"type": "nope"}}'],
 }
+# They would stop the others, or write traces.
+OPERATORS = {"/flush_cache", "/abort_request", "/pause_generation", "/start_profile", "/stop_profile"}
 ENOUGH = 300
 
 
@@ -113,7 +115,7 @@ def bodies(server) -> Iterator[tuple[str, bytes]]:
         "input": tape("a"),
     }
     for path, item in server.client.get("/openapi.json").json()["paths"].items():
-        if "post" not in item or path in ("/flush_cache", "/abort_request"):
+        if "requestBody" not in item.get("post", {}) or path in OPERATORS:
             continue
         yield from ((path, body) for body in NO_REQUEST)
         schema = item["post"]["requestBody"]["content"]["application/json"]["schema"]
