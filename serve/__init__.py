@@ -13,6 +13,8 @@ Where to read, by what you look for:
                  → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → asks
     its way out  events → answer: completion_answer, chat_answer, native_answer; logprobs, usage, stream_usage, sse;
                  errors
+    its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes; marks, json_reading, python_reading,
+                 values) → spoken → events
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
 
 The main and the detokenizer process never import torch.
