@@ -8,11 +8,11 @@ Where to read, by what you look for:
                  the detokenizer's: detokenizer_process → detokenizer, stops
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
-                 → completions, chat_completions, native, text_routes → requests → fan → engine
-    its way in   body, fields, sampling_fields, native_fields, seeds
-                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → asks
-    its way out  events → answer: completion_answer, chat_answer, native_answer; logprobs, usage, stream_usage, sse;
-                 errors
+                 → completions, chat_completions, anthropic, native, text_routes → requests → fan → engine
+    its way in   body, fields, sampling_fields, native_fields, seeds; anthropic_fields, anthropic_content
+                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → chatting, asks
+    its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: anthropic_answer
+                 logprobs, usage, stream_usage, sse; errors, error_shapes
     its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes; marks, json_reading, python_reading,
                  values) → spoken → events
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints

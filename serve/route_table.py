@@ -1,6 +1,7 @@
 """Every route of the server, and who may call it."""
 
 from corymb.serve.admin import Admin
+from corymb.serve.anthropic import Anthropic
 from corymb.serve.auth import Access
 from corymb.serve.chat_completions import ChatCompletions
 from corymb.serve.completions import Completions
@@ -15,7 +16,7 @@ from corymb.serve.text_routes import TextRoutes
 def route_table(parts: Parts) -> list[Route]:
     """Every route there is. A route that is not listed here does not exist."""
     models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
-    native = Native(parts)
+    native, anthropic = Native(parts), Anthropic(parts)
     return [
         _get("/health", Access.PUBLIC, probes.health),
         _get("/ping", Access.PUBLIC, probes.health),
@@ -25,6 +26,8 @@ def route_table(parts: Parts) -> list[Route]:
         _get("/v1/models/{id:path}", Access.USER, models.one),
         _post("/v1/completions", Access.USER, Completions(parts)),
         _post("/v1/chat/completions", Access.USER, ChatCompletions(parts)),
+        _post("/v1/messages", Access.USER, anthropic.messages),
+        _post("/v1/messages/count_tokens", Access.USER, anthropic.count_tokens),
         Route("/generate", Access.USER, {"POST": native, "PUT": native}),
         _post("/tokenize", Access.USER, texts.tokenize),
         _post("/v1/tokenize", Access.USER, texts.tokenize),

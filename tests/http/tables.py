@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from corymb.serve.admin import abort_fields
+from corymb.serve.anthropic_fields import count_fields, message_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
 from corymb.serve.engine import ServedModel
@@ -22,9 +23,9 @@ _INFO = ServedModel(
 )
 
 
-def tables(routes: Iterable[Route]) -> dict[str, str]:
-    """Every generated table by the name of its place in the documents."""
-    fields = {
+def field_tables() -> dict[str, dict[str, Field]]:
+    """Every table of fields by the name of its place in the documents."""
+    return {
         "completions": completion_fields(_INFO, HttpSettings()),
         "chat": chat_fields(_INFO, HttpSettings()),
         "generate": native_fields(_INFO, HttpSettings(), lambda _, value: value),
@@ -32,8 +33,14 @@ def tables(routes: Iterable[Route]) -> dict[str, str]:
         "tokenize": tokenize_fields(_INFO, HttpSettings()),
         "detokenize": detokenize_fields(_INFO, HttpSettings()),
         "abort": abort_fields(),
+        "messages": message_fields(_INFO, HttpSettings()),
+        "count_tokens": count_fields(),
     }
-    return {name: _fields(table) for name, table in fields.items()} | {
+
+
+def tables(routes: Iterable[Route]) -> dict[str, str]:
+    """Every generated table by the name of its place in the documents."""
+    return {name: _fields(table) for name, table in field_tables().items()} | {
         "routes": _rows(("Route", "Methods", "Who"), (_route(route) for route in routes)),
         "errors": _rows(
             ("Status", "`code`", "`type`", "When"),
