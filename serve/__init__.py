@@ -10,7 +10,7 @@ Where to read, by what you look for:
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
                  → completions, chat_completions, native, text_routes → requests → fan → engine
     its way in   body, fields, sampling_fields, native_fields, seeds
-                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → asks
+                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling), grammars → asks
     its way out  answer: completion_answer, chat_answer, native_answer; logprobs, usage, stream_usage, sse; errors
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
 
