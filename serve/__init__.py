@@ -10,7 +10,7 @@ Where to read, by what you look for:
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
                  → completions, chat_completions, anthropic, native, text_routes → requests → fan → engine
     its way in   body, fields, sampling_fields, native_fields, seeds; anthropic_fields, anthropic_content
-                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → chatting, asks
+                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling), grammars → chatting, asks
     its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: anthropic_answer
                  logprobs, usage, stream_usage, sse; errors, error_shapes
     its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes; marks, json_reading, python_reading,
