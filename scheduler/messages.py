@@ -50,6 +50,11 @@ class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     min_new_tokens: int = 0  # a stop string inside the first so many tokens does not end the request
     include_stop: bool = False  # keep the matched stop string or stop token in the text
     skip_special_tokens: bool = True
+    shown_specials: tuple[int, ...] = ()  # special tokens that are in the text even where the others are left out
+    # Stop strings count behind `thought_end` only, where the text begins with `thought` ("" for one that goes on from
+    # the prompt); without `thought_end` everywhere.
+    thought: str = ""
+    thought_end: str = ""
     prompt_tail: tuple[int, ...] = ()  # last prompt tokens, where decoding needs left context
 
 

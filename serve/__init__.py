@@ -8,13 +8,18 @@ Where to read, by what you look for:
                  the detokenizer's: detokenizer_process → detokenizer, stops
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
-                 → completions, chat_completions, anthropic, native, text_routes → requests → fan → engine
-    its way in   body, fields, sampling_fields, native_fields, seeds; anthropic_fields, anthropic_content
-                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling), grammars → chatting, asks
-    its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: anthropic_answer
+                 → completions, chat_completions, responses (response_store), anthropic, ollama, native,
+                 text_routes, score, rerank, decisions (questions; all three: labels)
+                 → requests → fan → engine
+    its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;
+                 anthropic_fields, anthropic_content; ollama_fields
+                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → chatting, asks
+    what it asks answer_plan: tools, reasoning → tool_grammars, grammars; output_parser
+    its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: responses_answer,
+                 anthropic_answer, ollama_answer (json_arguments)
                  logprobs, usage, stream_usage, sse; errors, error_shapes
-    its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes; marks, json_reading, python_reading,
-                 values) → spoken → events
+    its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes, recognition; marks,
+                 json_reading, python_reading, values) → spoken → events
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
 
 The main and the detokenizer process never import torch.

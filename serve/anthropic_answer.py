@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from corymb.scheduler.messages import Finish
 from corymb.serve import sse
 from corymb.serve.answer import Choice, Part, encode
@@ -12,6 +10,7 @@ from corymb.serve.blocks import Blocks, Change, Closed, Delta, Opened, blocks_of
 from corymb.serve.error_shapes import anthropic_error
 from corymb.serve.errors import ApiError
 from corymb.serve.events import Event, Finished
+from corymb.serve.json_arguments import arguments_of
 from corymb.serve.usage import Usage
 
 _STOP_REASONS = {"length": "max_tokens", "abort": "pause_turn"}
@@ -114,15 +113,6 @@ def _whole(part: Part) -> dict[str, Any]:
     if part.kind == "call":
         return _empty(part) | {"input": arguments_of(part)}
     return _empty(part) | {_DELTAS[part.kind][1]: part.text}
-
-
-def arguments_of(call: Part) -> dict[str, Any]:
-    """A call's arguments as an object; arguments that were cut off or are no object count as none."""
-    try:
-        arguments = msgspec.json.decode(call.text)
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    return arguments if isinstance(arguments, dict) else {}
 
 
 def _stop(finish: Finish, blocks: Sequence[Part]) -> tuple[str, str | None]:

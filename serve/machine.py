@@ -62,6 +62,8 @@ class Machine:
             self._listener.content("".join(self._raw) + rest)
         elif isinstance(self._state, Text):
             self._give(self._state, rest)
+            if self._state.sink is Sink.ARGUMENTS:
+                self._close()
         elif isinstance(self._state, Expect):
             self._close()
             self._listener.content(rest)

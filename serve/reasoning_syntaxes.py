@@ -31,7 +31,7 @@ REASONING: Mapping[str, Thinking] = {
     "kimi_k2": Thinking(switch="thinking", interrupted=True),
     "minimax": Thinking(forced=True, switch=None),
     "step3": Thinking(forced=True, switch=None),
-    "gpt-oss": Thinking(opening="", closing="<|channel|>final<|message|>", switch=None, harmony=True),
+    "gpt-oss": Thinking(opening="<|channel|>", closing="<|channel|>final<|message|>", switch=None, harmony=True),
 }
 
 

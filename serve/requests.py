@@ -125,17 +125,27 @@ async def _respond(call: Call, parts: Parts, generation: Generation, answer: Ans
     with Fan(parts.engine) as fan:
         await fan.open(generation.asks)
         parts.metrics.request_started()
-        # The status waits for the first piece: a full queue is a 503, not a broken stream.
-        pieces = await fan.next()
         if stream:
-            await _stream(call, fan, pieces, generation, answer)
-            return
-        choices = [Choice() for _ in range(generation.num_choices)]
-        while pieces:
-            for index, text in pieces:
-                choices[index].take(generation.read(index, text))
-            pieces = await fan.next()
-        await call.answer(200, answer.whole(choices))
+            # The status waits for the first piece: a full queue is a 503, not a broken stream.
+            await _stream(call, fan, await fan.next(), generation, answer)
+        else:
+            await call.answer(200, answer.whole(await _gather(fan, generation)))
+
+
+async def gather(parts: Parts, generation: Generation) -> list[Choice]:
+    """Runs what is asked to its end."""
+    with Fan(parts.engine) as fan:
+        await fan.open(generation.asks)
+        parts.metrics.request_started()
+        return await _gather(fan, generation)
+
+
+async def _gather(fan: Fan, generation: Generation) -> list[Choice]:
+    choices = [Choice() for _ in range(generation.num_choices)]
+    while pieces := await fan.next():
+        for index, text in pieces:
+            choices[index].take(generation.read(index, text))
+    return choices
 
 
 async def _stream(call: Call, fan: Fan, pieces: Pieces, generation: Generation, answer: Answer) -> None:

@@ -18,8 +18,9 @@ class Spoken:
     known what follows. Otherwise content is what the model wrote.
     """
 
-    def __init__(self, *, separates: bool, ids: Literal["call", "short"]) -> None:
+    def __init__(self, *, separates: bool, streams: bool, ids: Literal["call", "short"]) -> None:
         self._separates = separates  # else reasoning is content
+        self._streams = streams  # else reasoning is handed out when it is over
         self._ids = ids
         self._events: list[Event] = []
         self._spaces: list[str] = []  # held back, in pieces: a long run of them must not be copied again and again
@@ -46,6 +47,7 @@ class Spoken:
         """A call begins."""
         self._spaces.clear()
         self._skips = self._kind is not Content
+        self._kind = None if self._kind is Reasoning else self._kind
         self._after_call = True
         self._events.append(ToolOpened(self.num_calls, call_id or self._new_id(), name))
         self.num_calls += 1
@@ -60,9 +62,12 @@ class Spoken:
         if self._spaces and self._kind is Content and not self._after_call:
             self._events.append(Content("".join(self._spaces)))
         self._spaces.clear()
+        self._kind = None
 
     def take(self) -> list[Event]:
         """The events since the last time; neighbours of one kind are one event."""
+        if self._kind is Reasoning and not self._streams:
+            return []
         events, self._events = self._events, []
         return _joined(events)
 

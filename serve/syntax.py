@@ -106,6 +106,11 @@ class Syntax:
         targets = {edge.to for state in self.states.values() for edge in edges(state)} | {"text", self.start}
         assert targets <= self.states.keys(), targets - self.states.keys()
 
+    @property
+    def marks(self) -> list[str]:
+        """Every string that means something."""
+        return [mark for state in self.states.values() if isinstance(state, Text | Expect) for mark in state.edges]
+
 
 def edges(state: State) -> list[Edge]:
     """All ways out of a state."""

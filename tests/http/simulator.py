@@ -146,7 +146,7 @@ class Simulator(Outbox):
         if sampling.max_new_tokens > 0:
             logits = self._adjusted(request)
             token_ids = [self._pick(request, logits)]
-            entries = [entry(logits, token_ids[0], logprobs.top)] if logprobs is not None else None
+            entries = [entry(logits, token_ids[0], logprobs.top, logprobs.token_ids)] if logprobs is not None else None
             request.output += token_ids
             finish = self._finish(request, token_ids[0])
         if finish is not None:
@@ -198,8 +198,9 @@ class Simulator(Outbox):
         return Finish("length") if len(request.output) >= sampling.max_new_tokens else None
 
 
-def entry(logits: np.ndarray, token: int, top: int) -> Logprob:
+def entry(logits: np.ndarray, token: int, top: int, chosen: tuple[int, ...] = ()) -> Logprob:
     """Logprobs at one position."""
     scores = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
     best = np.argsort(-scores, kind="stable")[:top]
-    return Logprob(token, float(scores[token]), tuple((int(i), float(scores[i])) for i in best))
+    pairs = [tuple((int(i), float(scores[i])) for i in ids) for ids in (best, chosen)]
+    return Logprob(token, float(scores[token]), *pairs)

@@ -8,11 +8,17 @@ from corymb.serve.admin import abort_fields
 from corymb.serve.anthropic_fields import count_fields, message_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
+from corymb.serve.decisions import decision_fields
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import KINDS
 from corymb.serve.fields import Field
 from corymb.serve.native_fields import native_fields, native_sampling_fields
+from corymb.serve.ollama import show_fields
+from corymb.serve.ollama_fields import ollama_chat_fields, ollama_generate_fields, option_fields
+from corymb.serve.rerank import rerank_fields
+from corymb.serve.responses_fields import response_fields
 from corymb.serve.routes import Route
+from corymb.serve.score import score_fields
 from corymb.serve.settings import HttpSettings
 from corymb.serve.text_routes import detokenize_fields, tokenize_fields
 
@@ -35,6 +41,14 @@ def field_tables() -> dict[str, dict[str, Field]]:
         "abort": abort_fields(),
         "messages": message_fields(_INFO, HttpSettings()),
         "count_tokens": count_fields(),
+        "score": score_fields(_INFO, HttpSettings()),
+        "rerank": rerank_fields(_INFO, HttpSettings()),
+        "decisions": decision_fields(_INFO, HttpSettings()),
+        "ollama_chat": ollama_chat_fields(_INFO),
+        "ollama_generate": ollama_generate_fields(_INFO),
+        "ollama_options": option_fields(),
+        "ollama_show": show_fields(),
+        "responses": response_fields(_INFO, HttpSettings()),
     }
 
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corymb.serve.events import Content, Event, Reasoning, ToolArguments, ToolOpened
-from corymb.serve.output_parser import OutputParsers, Reading
+from corymb.serve.output_parser import OutputParsers, Reading, is_opened
+from corymb.serve.tokenizer import byte_tokenizer
 
+TOKENIZER = byte_tokenizer()
 FUNCTIONS: dict[str, Any] = {
     "get_weather": {
         "type": "object",
@@ -55,9 +57,20 @@ def said(events: Iterable[Event]) -> Said:
     return result
 
 
-def reading(tools: str | None = None, reasoning: str | None = None, prompt: str = "", **options: Any) -> Reading:
-    functions = options.pop("functions", FUNCTIONS if tools else None)
-    return OutputParsers(reasoning, tools).reading(prompt, functions=functions, **options)
+def reading(
+    tools: str | None = None,
+    reasoning: str | None = None,
+    prompt: str = "",
+    *,
+    variables: dict[str, Any] | None = None,
+    functions: dict[str, Any] = FUNCTIONS,
+    **options: Any,
+) -> Reading:
+    """As for a request that offers functions if `tools` names a parser."""
+    parsers = OutputParsers(reasoning, tools, TOKENIZER)
+    thinking = parsers.thinking(prompt, variables or {})
+    opened = thinking is not None and is_opened(prompt, thinking)
+    return Reading(thinking=thinking, opened=opened, syntax=parsers.syntax, functions=functions, **options)
 
 
 def read(how: Reading, *pieces: str) -> Said:

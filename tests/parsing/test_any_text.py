@@ -117,12 +117,9 @@ def repeated(unit: str, num_chars: int) -> str:
 
 
 HOSTILE = [
-    *(
-        (parser, unit)
-        for parser in PARSERS
-        for unit in (*marks(parser), "".join(marks(parser)), *(m[:-1] for m in marks(parser)))
-        if unit
-    ),
+    *((parser, "".join(marks(parser))) for parser in PARSERS),
+    *((parser, mark) for parser in PARSERS for mark in TOOL_SYNTAXES[parser].begins),
+    *((parser, mark[:-1]) for parser in PARSERS for mark in marks(parser) if len(mark) > 1),
     ("qwen", '<tool_call>{"x": ['),
     ("qwen", '<tool_call>{"name": "now", "arguments": {"a": "\\'),
     ("qwen", '<tool_call>{"name": "now", "arguments": "\\ud83d\\'),

@@ -2,9 +2,9 @@
 
 import pytest
 
+from corymb.serve.events import Content, Reasoning
 from corymb.serve.output_parser import OutputParsers
-from corymb.serve.tool_syntaxes import HARMONY
-from tests.parsing.reading import FUNCTIONS, Said, check_cuts, reading
+from tests.parsing.reading import TOKENIZER, Said, check_cuts, reading
 
 TEXT = "<think>weigh < it</think>Answer </thin done"
 SPLIT = Said(content="Answer </thin done", reasoning="weigh < it")
@@ -91,8 +91,34 @@ def test_harmony_text_without_headers_is_content() -> None:
 
 
 def test_without_flags_text_is_content() -> None:
-    how = OutputParsers(None, None).reading("", functions=FUNCTIONS)
-    assert not how.shows_specials
+    how = reading()
+    assert not how.looks
     assert check_cuts(how, TEXT) == Said(TEXT)
-    assert OutputParsers("gpt-oss", None).reading("", functions=None).parser().feed(HARMONIC)
-    assert HARMONY.start == "start"
+
+
+def test_only_special_tokens_that_mean_something_are_shown() -> None:
+    def shown(tools: str | None, reasoning: str | None) -> list[str]:
+        token_ids = OutputParsers(reasoning, tools, TOKENIZER).shown_specials(reading(tools, reasoning))
+        return [TOKENIZER.token_text(token_id) for token_id in token_ids]
+
+    assert shown(None, None) == []
+    assert shown(None, "qwen3") == ["<think>", "</think>"]
+    assert shown("qwen", None) == ["<tool_call>", "</tool_call>"]
+    assert shown("mistral", "deepseek-r1") == ["<think>", "</think>"]
+
+
+def test_the_end_of_reasoning_as_tokens() -> None:
+    assert OutputParsers("qwen3", None, TOKENIZER).reasoning_end_ids == (261,)
+    assert OutputParsers("kimi", None, TOKENIZER).reasoning_end_ids == tuple("◁/think▷".encode())
+    assert OutputParsers(None, "qwen", TOKENIZER).reasoning_end_ids == ()
+
+
+def test_reasoning_can_come_in_one_piece() -> None:
+    how = reading("qwen", "qwen3", streams=False)
+    parser = how.parser()
+    assert [parser.feed(piece) for piece in ("<think>", "a ", "b")] == [[], [], []]
+    assert parser.feed("</think>\n\nc") == [Reasoning("a b"), Content("c")]
+    assert check_cuts(how, TEXT) == SPLIT
+    call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    assert check_cuts(how, f"<think>a</think>{call}") == Said("", "a", [("now", "{}")])
+    assert check_cuts(how, "<think>a") == Said("", "a")
