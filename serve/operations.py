@@ -13,7 +13,7 @@ from corymb.serve.fields import Field, token_id_schema
 from corymb.serve.messages import MAX_MESSAGES
 from corymb.serve.native_fields import native_fields, native_sampling_fields
 from corymb.serve.ollama import show_fields
-from corymb.serve.ollama_fields import ollama_chat_fields, ollama_generate_fields, option_fields
+from corymb.serve.ollama_fields import ollama_chat_fields, ollama_generate_fields
 from corymb.serve.parts import Parts
 from corymb.serve.rerank import rerank_fields
 from corymb.serve.responses_fields import response_fields
@@ -171,9 +171,8 @@ def _responses(parts: Parts) -> dict[str, Operation]:
 
 def _ollama(parts: Parts) -> dict[str, Operation]:
     info = parts.engine.info
-    options = {"options": Body(fields=option_fields()).schema()}
-    chat = Body(fields=ollama_chat_fields(info), nested=_shared(parts) | options)
-    text = Body(fields=ollama_generate_fields(info), nested=_shared(parts) | options)
+    chat = Body(fields=ollama_chat_fields(info), nested=_shared(parts))
+    text = Body(fields=ollama_generate_fields(info), nested=_shared(parts))
     shows = Body(fields=show_fields(), nested=_shared(parts))
     return {
         "/api/chat": Operation(

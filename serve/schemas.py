@@ -77,7 +77,8 @@ _CONTENT = either(
         maxItems=1024,
     ),
 )
-_CALL = record({"function": record({"name": TEXT}, {"arguments": either(TEXT, OBJECT, {"type": "null"})})})
+_FUNCTION = record({"name": TEXT}, {"arguments": either(TEXT, OBJECT, {"type": "null"})})
+_CALL = record({"function": _FUNCTION}, {"id": or_null(TEXT)})
 
 
 def messages(max_messages: int) -> Schema:
@@ -90,10 +91,13 @@ def messages(max_messages: int) -> Schema:
             "content": or_null(_CONTENT),
             "reasoning_content": or_null(TEXT),
             "tool_calls": or_null(array(_CALL, maxItems=128)),
+            "function_call": or_null(_FUNCTION),
             **name,
         },
     )
-    result = record({"role": enum("tool"), "content": _CONTENT}, {"tool_call_id": or_null(TEXT), **name})
+    result = record(
+        {"role": enum("tool", "function")}, {"content": or_null(_CONTENT), "tool_call_id": or_null(TEXT), **name}
+    )
     return array(either(said, answered, result), minItems=1, maxItems=max_messages)
 
 

@@ -27,9 +27,18 @@ QUIET = ("--disable-background-networking", "--disable-component-update", "--dis
 
 
 @pytest.fixture(scope="session")
-def tape(serving):
+def plain(serving):
     """A server of the model `tape`, which says what the prompt tells it to."""
     with serving("corymb/tape") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def agent(serving):
+    """The same, with what agents need: tool calls and reasoning are read out of its text, and responses kept."""
+    with serving(
+        "corymb/tape", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--enable-response-store"
+    ) as server:
         yield server
 
 

@@ -5,7 +5,8 @@ from schemathesis.generation import GenerationMode
 
 MOST_TOKENS, MOST_CHOICES = 16, 3  # bodies stay as they were drawn, only cheaper
 MANY = 30  # prompts, of which each may have one choice
-LIMITS = ("max_tokens", "max_completion_tokens", "max_new_tokens")
+LIMITS = ("max_tokens", "max_completion_tokens", "max_new_tokens", "max_output_tokens")
+UNLIMITED = {"messages": "max_tokens", "input": "max_output_tokens"}  # else the end of the context is the limit
 EACH = ("return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob", "sampling_params", "rid")
 
 
@@ -28,8 +29,9 @@ def open_fields(case) -> set[str]:
 def agree(body: dict) -> dict:
     """A copy in which fields fit together."""
     body = dict(body)
-    if body.get("ignore_eos") is True and ("messages" in body or "prompt" in body):
-        body.setdefault("max_tokens", MOST_TOKENS)
+    for what, limit in UNLIMITED.items():
+        if what in body and body.get(limit) is None:
+            body[limit] = MOST_TOKENS
     limits = {name: body[name] for name in LIMITS if isinstance(body.get(name), int | float)}
     body |= {name: int(limit) % MOST_TOKENS + 1 for name, limit in limits.items()}
     body |= {name: None for name in ("min_tokens", "min_new_tokens", "best_of") if name in body}

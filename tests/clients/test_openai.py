@@ -7,7 +7,7 @@ import openai
 import pydantic
 import pytest
 
-from tests.clients.words import tape
+from tests.clients.words import call, tape
 
 MODEL = "tape"
 CITY = {
@@ -64,12 +64,8 @@ def test_parsed_output_streams(client) -> None:
     assert "content.done" in kinds
 
 
-def call(city: str) -> str:
-    return f'<tool_call>\n{{"name": "get_weather", "arguments": {{"city": "{city}"}}}}\n</tool_call>'
-
-
 def test_a_loop_of_tools_comes_to_its_end(client) -> None:
-    messages = say(call("São Paulo") + call("Oslo"))["messages"]
+    messages = say(call("get_weather", city="São Paulo") + call("get_weather", city="Oslo"))["messages"]
     first = client.chat.completions.create(model=MODEL, temperature=0, messages=messages, tools=[CITY])
     choice = first.choices[0]
     assert choice.finish_reason == "tool_calls"
@@ -89,7 +85,7 @@ def test_a_loop_of_tools_comes_to_its_end(client) -> None:
 
 
 def test_arguments_of_a_call_stream(client) -> None:
-    stream = client.chat.completions.create(**say(call("Oslo")), tools=[CITY], stream=True)
+    stream = client.chat.completions.create(**say(call("get_weather", city="Oslo")), tools=[CITY], stream=True)
     deltas = [d for chunk in stream for choice in chunk.choices for d in choice.delta.tool_calls or []]
     assert [d.function.name for d in deltas if d.function.name] == ["get_weather"]
     pieces = [d.function.arguments for d in deltas if d.function.arguments]
@@ -128,7 +124,7 @@ def test_responses_whole_and_streamed(client) -> None:
 
 def test_responses_call_tools(client) -> None:
     tool = {"type": "function", "name": "get_weather", "parameters": CITY["function"]["parameters"], "strict": False}
-    items = [{"role": "user", "content": tape(call("Oslo"))}]
+    items = [{"role": "user", "content": tape(call("get_weather", city="Oslo"))}]
     first = client.responses.create(model=MODEL, temperature=0, input=items, tools=[tool])
     made = next(item for item in first.output if item.type == "function_call")
     assert json.loads(made.arguments) == {"city": "Oslo"}

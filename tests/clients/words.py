@@ -8,6 +8,6 @@ def tape(text: str) -> str:
     return "TAPE " + json.dumps(text, ensure_ascii=False)
 
 
-def call(name: str, **arguments: object) -> str:
+def call(name: str, /, **arguments: object) -> str:
     """A tool call as the Hermes and Qwen families write it."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"

@@ -1,0 +1,81 @@
+"""Frameworks that people build on, against a whole server: litellm and instructor."""
+
+import json
+
+import instructor
+import litellm
+import openai
+import pydantic
+import pytest
+
+from tests.clients.words import call, tape
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+
+
+class Person(pydantic.BaseModel):
+    name: str
+    age: int
+
+
+def ask(agent, text: str, **more):
+    litellm.telemetry = False
+    return litellm.completion(
+        model="openai/tape",
+        api_base=f"{agent.url}/v1",
+        api_key="none",
+        temperature=0,
+        messages=[{"role": "user", "content": tape(text)}],
+        **more,
+    )
+
+
+def test_litellm_answers_and_streams(agent) -> None:
+    whole = ask(agent, "one two")
+    assert whole.choices[0].message.content == "one two"
+    assert whole.usage.completion_tokens == len("one two") + 1
+    chunks = list(ask(agent, "one two", stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "one two"
+    rebuilt = litellm.stream_chunk_builder(chunks)
+    assert rebuilt.choices[0].message.content == "one two"
+
+
+def test_litellm_tells_calls_and_reasoning(agent) -> None:
+    answer = ask(agent, "<think>hm</think>" + call("get_weather", city="Oslo"), tools=[TOOL])
+    message = answer.choices[0].message
+    assert message.reasoning_content == "hm"
+    assert json.loads(message.tool_calls[0].function.arguments) == {"city": "Oslo"}
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_litellm_knows_a_context_that_is_too_long(agent) -> None:
+    with pytest.raises(litellm.ContextWindowExceededError):
+        ask(agent, "x" * 140_000)
+
+
+def test_litellm_speaks_anthropics_dialect(agent) -> None:
+    answer = litellm.completion(
+        model="anthropic/tape",
+        api_base=agent.url,
+        api_key="none",
+        temperature=0,
+        max_tokens=50,
+        messages=[{"role": "user", "content": tape("one two")}],
+    )
+    assert answer.choices[0].message.content == "one two"
+
+
+@pytest.mark.parametrize("mode", [instructor.Mode.TOOLS, instructor.Mode.JSON, instructor.Mode.JSON_SCHEMA], ids=str)
+def test_instructor_gives_objects(agent, mode) -> None:
+    inside = '{"name": "Ada", "age": 36}'
+    said = call("Person", name="Ada", age=36) if mode is instructor.Mode.TOOLS else inside
+    with openai.OpenAI(base_url=f"{agent.url}/v1", api_key="none", max_retries=0) as plain:
+        client = instructor.from_openai(plain, mode=mode)
+        messages = [{"role": "user", "content": tape(said)}]
+        person = client.create(
+            model="tape", temperature=0, max_tokens=200, messages=messages, response_model=Person, max_retries=0
+        )
+    assert isinstance(person, Person)
