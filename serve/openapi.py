@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from corymb.serve import schemas
+from corymb.serve import answer_schemas as schemas
 from corymb.serve.answer import encode
+from corymb.serve.answer_schemas import Schema
 from corymb.serve.auth import Access
 from corymb.serve.call import Call
 from corymb.serve.errors import KINDS
 from corymb.serve.operations import Operation, operations
 from corymb.serve.parts import Parts
 from corymb.serve.routes import Route
-from corymb.serve.schemas import Schema
 
 Json = dict[str, Any]
 _UNTOLD = Operation(summary="See the documentation.", answer={})

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from corymb.serve import schemas
+from corymb.serve import answer_schemas as schemas
 from corymb.serve.admin import abort_fields, pause_fields, profile_fields
+from corymb.serve.answer_schemas import Schema
 from corymb.serve.anthropic_fields import count_fields, message_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
@@ -17,7 +18,6 @@ from corymb.serve.ollama_fields import ollama_chat_fields, ollama_generate_field
 from corymb.serve.parts import Parts
 from corymb.serve.rerank import rerank_fields
 from corymb.serve.responses_fields import response_fields
-from corymb.serve.schemas import Schema
 from corymb.serve.score import score_fields
 from corymb.serve.text_routes import detokenize_fields, tokenize_fields
 

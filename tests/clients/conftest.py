@@ -43,6 +43,24 @@ def agent(serving):
 
 
 @pytest.fixture(scope="session")
+def scripted(serving):
+    """The same, answering prose: see `scripted.jinja`."""
+    parsers = ("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
+    template = Path(__file__).with_name("scripted.jinja")
+    with serving("corymb/tape", *parsers, "--chat-template", str(template)) as server:
+        yield server
+
+
+@pytest.fixture
+def client(agent) -> Iterator[object]:
+    """OpenAI's own."""
+    import openai
+
+    with openai.OpenAI(base_url=f"{agent.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[object]:
     """Headless Chromium."""
     from playwright.sync_api import sync_playwright

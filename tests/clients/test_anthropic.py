@@ -28,7 +28,7 @@ def test_answers_count_what_was_counted_before(client) -> None:
         message = client.messages.create(**WANTED, messages=user("Grüße"), system="Be kind.")
         assert message.content[0].text == "Grüße"
         assert message.stop_reason == "end_turn"
-        assert (message.usage.cache_read_input_tokens > 0) is cached
+        assert (message.usage.cache_read_input_tokens > counted / 2) is cached
         assert message.usage.input_tokens + message.usage.cache_read_input_tokens == counted
 
 

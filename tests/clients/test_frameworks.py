@@ -2,10 +2,7 @@
 
 import json
 
-import instructor
 import litellm
-import openai
-import pydantic
 import pytest
 
 from tests.clients.words import call, tape
@@ -14,11 +11,6 @@ TOOL = {
     "type": "function",
     "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
 }
-
-
-class Person(pydantic.BaseModel):
-    name: str
-    age: int
 
 
 def ask(agent, text: str, **more):
@@ -66,16 +58,3 @@ def test_litellm_speaks_anthropics_dialect(agent) -> None:
         messages=[{"role": "user", "content": tape("one two")}],
     )
     assert answer.choices[0].message.content == "one two"
-
-
-@pytest.mark.parametrize("mode", [instructor.Mode.TOOLS, instructor.Mode.JSON, instructor.Mode.JSON_SCHEMA], ids=str)
-def test_instructor_gives_objects(agent, mode) -> None:
-    inside = '{"name": "Ada", "age": 36}'
-    said = call("Person", name="Ada", age=36) if mode is instructor.Mode.TOOLS else inside
-    with openai.OpenAI(base_url=f"{agent.url}/v1", api_key="none", max_retries=0) as plain:
-        client = instructor.from_openai(plain, mode=mode)
-        messages = [{"role": "user", "content": tape(said)}]
-        person = client.create(
-            model="tape", temperature=0, max_tokens=200, messages=messages, response_model=Person, max_retries=0
-        )
-    assert isinstance(person, Person)

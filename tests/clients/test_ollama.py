@@ -53,12 +53,6 @@ def test_calls_and_reasoning(client) -> None:
     ]
 
 
-def test_a_schema_is_kept(client) -> None:
-    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
-    answer = client.chat("tape", messages=user('{"age": 36}'), format=schema, options=GREEDY)
-    assert answer.message.content == '{"age": 36}'
-
-
 def test_errors_have_their_status(client) -> None:
     with pytest.raises(ollama.ResponseError) as missing:
         client.chat("nope", messages=user("a"))

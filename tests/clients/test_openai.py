@@ -4,8 +4,6 @@ import asyncio
 import json
 
 import openai
-import pydantic
-import pytest
 
 from tests.clients.words import call, tape
 
@@ -17,17 +15,6 @@ CITY = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-
-
-class Person(pydantic.BaseModel):
-    name: str
-    age: int
-
-
-@pytest.fixture
-def client(agent):
-    with openai.OpenAI(base_url=f"{agent.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 def say(text: str, **more) -> dict:
@@ -44,24 +31,6 @@ def test_async_answers_and_streams_run_side_by_side(agent) -> None:
             return await asyncio.gather(*(streamed(client, f"answer {i} 😀") for i in range(8)))
 
     assert asyncio.run(run()) == [f"answer {i} 😀" for i in range(8)]
-
-
-def test_parsed_output_is_an_object_of_the_callers_class(client) -> None:
-    parsed = client.chat.completions.parse(**say('{"name": "Ada", "age": 36}'), response_format=Person)
-    assert parsed.choices[0].message.parsed == Person(name="Ada", age=36)
-    # What the model would rather say is no instance; the grammar lets nothing else through.
-    forced = client.chat.completions.parse(**say("Once upon a time", max_tokens=200), response_format=Person)
-    assert forced.choices[0].finish_reason == "stop"
-    assert isinstance(forced.choices[0].message.parsed, Person)
-
-
-def test_parsed_output_streams(client) -> None:
-    text = '{"name": "Ada", "age": 36}'
-    with client.chat.completions.stream(**say(text), response_format=Person) as stream:
-        kinds = [event.type for event in stream]
-        assert stream.get_final_completion().choices[0].message.parsed == Person(name="Ada", age=36)
-    assert kinds.count("content.delta") > 3
-    assert "content.done" in kinds
 
 
 def test_a_loop_of_tools_comes_to_its_end(client) -> None:
@@ -91,14 +60,6 @@ def test_arguments_of_a_call_stream(client) -> None:
     pieces = [d.function.arguments for d in deltas if d.function.arguments]
     assert len(pieces) > 3
     assert json.loads("".join(pieces)) == {"city": "Oslo"}
-
-
-def test_a_named_tool_is_called_whatever_the_model_would_say(client) -> None:
-    named = {"type": "function", "function": {"name": "get_weather"}}
-    answer = client.chat.completions.create(**say("just prose", max_tokens=300), tools=[CITY], tool_choice=named)
-    made = answer.choices[0].message.tool_calls
-    assert made[0].function.name == "get_weather"
-    assert isinstance(json.loads(made[0].function.arguments)["city"], str)
 
 
 def test_reasoning_comes_apart(client) -> None:
@@ -133,9 +94,3 @@ def test_responses_call_tools(client) -> None:
     items.append({"role": "user", "content": tape("20 degrees.")})
     last = client.responses.create(model=MODEL, temperature=0, input=items, tools=[tool])
     assert last.output_text == "20 degrees."
-
-
-def test_responses_parse(client) -> None:
-    text = '{"name": "Ada", "age": 36}'
-    parsed = client.responses.parse(model=MODEL, temperature=0, input=tape(text), text_format=Person)
-    assert parsed.output_parsed == Person(name="Ada", age=36)

@@ -91,7 +91,7 @@ def messages(max_messages: int) -> Schema:
             "content": or_null(_CONTENT),
             "reasoning_content": or_null(TEXT),
             "tool_calls": or_null(array(_CALL, maxItems=128)),
-            "function_call": or_null(_FUNCTION),
+            "function_call": {},  # read where there are no tool_calls
             **name,
         },
     )
