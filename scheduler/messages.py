@@ -65,6 +65,7 @@ class Generate(Message, frozen=True):
     extra_key: str | None = None
     routing_key: str | None = None
     arrived_s: float = 0.0  # time.monotonic() at the HTTP edge; one clock for all processes of a host
+    embed: bool = False  # the hidden state of the prompt's last token is wanted; with max_new_tokens 1
 
 
 class Abort(Message, frozen=True):
@@ -116,6 +117,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     logprobs: list[Logprob] | None = None  # one a token id
     prompt_logprobs: list[Logprob] | None = None  # on the first output only
     queue_s: float = 0.0  # on the first output only: arrival to first launch
+    embedding: bytes | None = None  # little-endian float32 of length 1, for Generate.embed
 
 
 class Step(Message, frozen=True):
@@ -148,6 +150,7 @@ class Text(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     logprobs: list[TextLogprob] | None = None
     prompt_logprobs: list[TextLogprob] | None = None
     queue_s: float = 0.0
+    embedding: bytes | None = None
 
 
 class Texts(Message, frozen=True):

@@ -14,6 +14,7 @@ class Content:
     logprobs: Sequence[TextLogprob] = ()  # of all tokens since the last event that carried any, reasoning included
     token_ids: Sequence[int] = ()  # the tokens behind it
     prompt_logprobs: Sequence[TextLogprob] = ()  # with the first piece only
+    embedding: bytes | None = None  # where one was asked for
 
 
 @dataclass(frozen=True, slots=True)

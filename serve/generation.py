@@ -86,7 +86,7 @@ class Reading:
 
 
 def _content(text: Text) -> Content:
-    return Content(text.text, text.logprobs or (), text.token_ids, text.prompt_logprobs or ())
+    return Content(text.text, text.logprobs or (), text.token_ids, text.prompt_logprobs or (), text.embedding)
 
 
 def _is_answer(event: Event) -> bool:

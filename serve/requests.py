@@ -71,10 +71,13 @@ def read_fields(
     return values
 
 
-def read_model(info: ServedModel, values: Mapping[str, Any]) -> str:
-    """The name that the answer carries. Raises model_not_found."""
+LATEST = ":latest"  # the tag that Ollama's clients add to a name without one
+
+
+def read_model(info: ServedModel, values: Mapping[str, Any], *, latest: bool = False) -> str:
+    """The name that the answer carries. `latest`: it may end in that tag. Raises model_not_found."""
     name: str = values.get("model", info.names[0])
-    if name not in info.names:
+    if name not in info.names and not (latest and name.removesuffix(LATEST) in info.names):
         known = ", ".join(info.names)
         raise ApiError(
             "model_not_found",

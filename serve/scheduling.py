@@ -33,7 +33,7 @@ def work(options: ChildOptions, parent: Parent) -> None:
         Outbox(address(sockets, DETOKENIZER), bounded=True) as detokenizer,
     ):
         built = _build(Path(options.model_folder), config, parent)
-        limits = Limits(built.vocab_size, built.context_length, built.eos_ids)
+        limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
         scheduler = Scheduler(config.scheduler, Cache(built.cache_config), limits)
         failpoints.at_start()
         parent.ready(

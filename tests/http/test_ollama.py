@@ -184,7 +184,7 @@ def test_errors_are_those_of_the_client(tape_server) -> None:
         lambda: client(tape_server).chat(model="nope", messages=[USER]),
         lambda: client(tape_server).show("nope"),
     ):
-        with pytest.raises(ollama.ResponseError, match="not found") as caught:
+        with pytest.raises(ollama.ResponseError, match="not served") as caught:
             action()
         assert caught.value.status_code == 404
 
