@@ -16,6 +16,14 @@ class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Base of every message that travels alone on a socket."""
 
 
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an answer must follow. Equal values are the same grammar: the text is already checked and normal."""
+
+    kind: Literal["json_schema", "json_object", "regex", "ebnf", "structural_tag"]
+    text: str  # the JSON of a schema or a structural tag, a pattern, or rules; empty for json_object
+    after: tuple[int, ...] = ()  # token ids that must have come before it applies: the end of reasoning; () at once
+
+
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """How one request picks tokens. Every value is already inside its bounds: see `scheduler.door`."""
 
@@ -32,6 +40,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: int = 0  # always set: the HTTP edge draws one where the client gave none
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    grammar: Grammar | None = None
 
 
 class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,6 +50,11 @@ class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     min_new_tokens: int = 0  # a stop string inside the first so many tokens does not end the request
     include_stop: bool = False  # keep the matched stop string or stop token in the text
     skip_special_tokens: bool = True
+    shown_specials: tuple[int, ...] = ()  # special tokens that are in the text even where the others are left out
+    # Stop strings count behind `thought_end` only, where the text begins with `thought` ("" for one that goes on from
+    # the prompt); without `thought_end` everywhere.
+    thought: str = ""
+    thought_end: str = ""
     prompt_tail: tuple[int, ...] = ()  # last prompt tokens, where decoding needs left context
 
 

@@ -135,9 +135,10 @@ class Head:
         )
 
 
-def finish_json(finish: Finish, *, called: bool = False) -> bytes:
-    """`finish_reason` and `matched_stop` of a choice, as members of a JSON object. `called`: it made calls."""
-    reason = "tool_calls" if called and finish.reason == "stop" else finish.reason
+def finish_json(finish: Finish, *, called: str = "") -> bytes:
+    """`finish_reason` and `matched_stop` of a choice, as members of a JSON object. `called`: the reason if it made
+    calls."""
+    reason = called if called and finish.reason == "stop" else finish.reason
     return b'"finish_reason":%b,"matched_stop":%b' % (encode(reason), encode(finish.matched))
 
 

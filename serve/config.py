@@ -39,7 +39,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     dtype: DType = "auto"
     quantization: Literal["int8"] | None = None
     context_length: int | None = None  # None: the model's own
-    chat_template: str | None = None  # a file; None: the model's own
+    chat_template: str | None = None  # a file or a name; None: the model's own
+    tool_call_parser: str = "auto"  # auto: by the chat template
+    reasoning_parser: str | None = None  # None: reasoning is content
     cache_dir: str = ""
     offline: bool = False
 

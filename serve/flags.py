@@ -10,6 +10,8 @@ from typing import Any, NoReturn, TypeVar, get_args
 from corymb.cache.config import Eviction
 from corymb.scheduler.config import Order
 from corymb.serve.gpu_options import MAX_GRAPH_TOKENS, Backend, DecodeGraphs, KvCacheType, PrefillGraphs
+from corymb.serve.reasoning_syntaxes import REASONING
+from corymb.serve.tool_syntaxes import TOOL_SYNTAXES
 
 _MAX_INT = 1 << 31
 
@@ -114,7 +116,24 @@ def _add_model(group: Any) -> None:
     )
     add("--quantization", choices=("int8",), help="int8 weights, activations quantised as they come; changes numbers")
     add("--context-length", metavar="N", type=positive, help="tokens a request may span (default: the model's)")
-    add("--chat-template", metavar="FILE", type=text, help="a Jinja file instead of the model's own template")
+    add(
+        "--chat-template",
+        metavar="FILE",
+        type=text,
+        help="a Jinja file, chatml, or one of several templates that the model names (default: the model's own)",
+    )
+    add(
+        "--tool-call-parser",
+        metavar="NAME",
+        choices=("auto", "none", *TOOL_SYNTAXES),
+        help=f"how the model writes calls: auto (by its template; default), none, {', '.join(TOOL_SYNTAXES)}",
+    )
+    add(
+        "--reasoning-parser",
+        metavar="NAME",
+        choices=("auto", *REASONING),
+        help=f"tell reasoning apart (default: it is content): auto (by the template), {', '.join(REASONING)}",
+    )
     add(
         "--cache-dir",
         "--download-dir",

@@ -87,11 +87,10 @@ class Ollama:
     async def show(self, call: Call) -> None:
         """POST /api/show: what a model is."""
         values = read_fields(self._show_fields, await read_json(call, self._parts.settings), call)
-        info = self._parts.engine.info
+        info, settings, parsers = self._parts.engine.info, self._parts.settings, self._parts.parsers
         if "name" in values:
             values.setdefault("model", values["name"])  # its older name
         read_model(info, values, latest=True)
-        settings, template = self._parts.settings, self._parts.chat_template
         architecture = info.architecture
         answer = {
             "modified_at": _time(info.started_at),
@@ -102,7 +101,11 @@ class Ollama:
                 f"{architecture}.context_length": info.context_length,
                 f"{architecture}.vocab_size": info.vocab_size,
             },
-            "capabilities": ["completion", *(["tools"] if template is not None and template.takes_tools else [])],
+            "capabilities": [
+                "completion",
+                *(["tools"] if parsers.syntax is not None else []),
+                *(["thinking"] if parsers.reasoning_end_ids else []),
+            ],
         }
         await call.answer(200, encode(answer))
 
