@@ -1,8 +1,9 @@
 """One HTTP request's way through the engine: what it asks, and the reading of what comes back."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from corymb.scheduler.messages import Text
 from corymb.serve.asks import Ask
@@ -49,7 +50,7 @@ class Generation:
         """The events of a piece of choice `index`; its tokens are counted."""
         reading = self._readings[index]
         events = reading.read(text)
-        self.usage.add(index, text, num_reasoning=reading.num_reasoning)
+        self.usage.add(index, text, reading.num_reasoning)
         if text.finish is not None:
             events.append(Finished(text.finish, self.usage.counts(index)))
         return events

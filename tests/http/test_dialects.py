@@ -10,13 +10,9 @@ import pytest
 from tests.http.client import post, tape
 from tests.http.conftest import simulated
 
-CALLS = "\n".join(
-    [
-        '<tool_call>{"name": "look", "arguments": {"city": "São Paulo"}}</tool_call>',
-        '<tool_call>{"name": "wait", "arguments": {}}</tool_call>',
-    ]
-)
-SAID = f"<think>Let me see.</think>I look it up.{CALLS}"
+LOOKING = '<tool_call>{"name": "look", "arguments": {"city": "São Paulo"}}</tool_call>'
+WAITING = '<tool_call>{"name": "wait", "arguments": {}}</tool_call>'
+SAID = f"<think>Let me see.</think>I look it up.{LOOKING}\n{WAITING}"
 THOUGHT, WORDS = "Let me see.", "I look it up."
 LOOK = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FUNCTIONS = [
