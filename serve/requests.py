@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -69,6 +69,15 @@ def read_fields(
         if field is not None and field.read is not None and value is not None:
             values[name] = field.read(names.get(name, prefix + name), value)
     return values
+
+
+def name_ignored_members(call: Call, values: Mapping[str, Any], known: Mapping[str, Collection[str]]) -> None:
+    """Names, in the response header, what is set inside object fields beside the members that are `known`."""
+    for name, members in known.items():
+        value = values.get(name)
+        for member, item in value.items() if isinstance(value, dict) else ():
+            if member not in members and item is not None:
+                call.ignored[f"{name}.{member}"] = None
 
 
 LATEST = ":latest"  # the tag that Ollama's clients add to a name without one

@@ -182,6 +182,13 @@ def test_requests_that_are_refused(tape_server, fields, named) -> None:
     assert named in error["message"]
 
 
+def test_what_has_no_effect_is_named(tape_server) -> None:
+    inside = {"thinking": {"type": "adaptive", "display": "omitted"}, "output_config": {"later": 1}}
+    response = ask(tape_server, tape("a"), metadata={"user_id": "me"}, **inside)
+    assert ok(response)["content"][0]["text"] == "a"
+    assert response.headers["x-ignored-fields"] == "metadata, thinking.display, output_config.later"
+
+
 def test_errors_have_the_shape_that_the_sdk_knows(tape_server) -> None:
     client = sdk(tape_server)
     with pytest.raises(anthropic.NotFoundError, match="not served"):

@@ -118,8 +118,12 @@ def test_what_was_asked_comes_back(tape_server) -> None:
 
 
 def test_what_has_no_effect_is_named(tape_server) -> None:
-    response = ask(tape_server, include=["reasoning.encrypted_content"], user="me")
-    assert response.headers["x-ignored-fields"] == "user, include"
+    inside = {
+        "reasoning": {"summary": "auto", "effort": None},
+        "text": {"verbosity": "low", "format": {"type": "text"}},
+    }
+    response = ask(tape_server, include=["reasoning.encrypted_content"], user="me", **inside)
+    assert response.headers["x-ignored-fields"] == "user, text.verbosity, reasoning.summary, include"
 
 
 # Conversations.
