@@ -209,13 +209,6 @@ def test_an_engine_that_dies_ends_the_stream_with_an_error() -> None:
             list(stream)
 
 
-def test_a_client_that_leaves_ends_its_request() -> None:
-    with simulated(simulator=Simulator("tape", step_s=0.002)) as server:
-        with server.client.stream("POST", "/api/generate", json={"prompt": tape("a" * 900)}) as response:
-            next(response.iter_lines())
-        server.wait_idle(1.0)
-
-
 # Scripted answers.
 
 
