@@ -14,6 +14,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_full_tokens: int
     num_sliding_tokens: int = 0  # 0: the model has no sliding-window layers
     sliding_window: int = 0  # tokens, the current one included
+    num_states: int = 0  # slots for recurrent states, slot 0 among them, which is padding; 0: the model has none
     page_size: int = 1
     num_rows: int = 257  # rows of the request table; row 0 is reserved for padding
     context_length: int = 8192  # columns of the request table

@@ -22,6 +22,7 @@ from corymb.models.linear import MakeLinear
 from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
 from corymb.models.model import Model
 from corymb.models.precision import Precision
+from corymb.models.states import StateSpec
 
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
@@ -36,6 +37,11 @@ class Blueprint(Protocol):
 
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
+        """Those of the model."""
+        ...
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
         """Those of the model."""
         ...
 
@@ -66,6 +72,11 @@ class BuiltinBlueprint:
         """See Blueprint."""
         return self._make().attention_specs
 
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """See Blueprint."""
+        return self._make().state_specs
+
     def load(self, on_progress: OnProgress) -> Model:  # noqa: ARG002
         """See Blueprint."""
         return self._make()
@@ -94,6 +105,11 @@ class DecoderBlueprint:
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
         return [attention_spec(self.decoder, layer) for layer in self.decoder.layers]
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """See Blueprint."""
+        return ()
 
     @property
     def weights_bytes(self) -> int:

@@ -29,6 +29,7 @@ from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
 from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
+from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
 
@@ -94,6 +95,10 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         operations=gpu.operations() if gpu else None,
         make_linear=gpu.make_linear(dtype) if gpu else None,
     )
+    if gpu and blueprint.state_specs:
+        raise UnsupportedModel(
+            f"{blueprint.config.architecture} keeps recurrent state: it needs --device cpu."
+        )
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
@@ -220,7 +225,8 @@ def _execution(
 ) -> Execution:
     pools = allocate(model.attention_specs, config, dtype=dtype, place=place)
     sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place)
-    return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler)
+    states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place) if model.state_specs else None
+    return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler, states=states)
 
 
 def _pools_detail(sizes: PoolSizes) -> str:

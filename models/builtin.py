@@ -11,6 +11,7 @@ from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout
 from corymb.models.model import Batch
+from corymb.models.states import StateSpec
 from corymb.models.tape import NO_TOKEN, Tapes
 
 SPECIAL_TOKENS = ("<bos>", "<eos>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -37,6 +38,7 @@ class UniformModel:
 
     vocab_size = VOCAB_SIZE
     attention_specs: Sequence[AttentionSpec] = ()
+    state_specs: Sequence[StateSpec] = ()
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns [T, 1]; nothing is computed."""
@@ -52,6 +54,7 @@ class TapeModel:
 
     vocab_size = VOCAB_SIZE
     attention_specs: Sequence[AttentionSpec] = ()
+    state_specs: Sequence[StateSpec] = ()
 
     def __init__(self) -> None:
         self._tapes = Tapes(SPECIAL_TOKENS)
@@ -79,6 +82,7 @@ class HashModel:
     """
 
     vocab_size = VOCAB_SIZE
+    state_specs: Sequence[StateSpec] = ()
 
     def __init__(self, window: int | None = None) -> None:
         windows = (None,) if window is None else (None, window)
