@@ -96,9 +96,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         make_linear=gpu.make_linear(dtype) if gpu else None,
     )
     if gpu and blueprint.state_specs:
-        raise UnsupportedModel(
-            f"{blueprint.config.architecture} keeps recurrent state: it needs --device cpu."
-        )
+        raise UnsupportedModel(f"{blueprint.config.architecture} keeps recurrent state: it needs --device cpu.")
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
