@@ -8,6 +8,9 @@ import msgspec
 Eviction = Literal["lru", "lfu", "slru", "priority"]
 
 
+LEAST_STATES = 2  # one that a request works in, and one that it starts from
+
+
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in tokens are multiples of `page_size`. Page 0 of every pool is reserved as the target of padded writes; it
     is counted in the pool's size, so a pool of n tokens has the slots 0 … n - 1."""
@@ -45,8 +48,8 @@ def validate(config: CacheConfig) -> None:
 
 
 def _validate_states(config: CacheConfig) -> None:
-    if config.num_states < 3:
-        raise ValueError(f"num_states is {config.num_states}: 3 are the least, one is reserved and one is copied from")
+    if config.num_states < LEAST_STATES + 1:
+        raise ValueError(f"num_states is {config.num_states}: {LEAST_STATES + 1} are the least, one is reserved")
     if config.state_grid < 1:
         raise ValueError(f"state_grid is {config.state_grid}: it must be at least 1")
     step = math.lcm(config.page_size, config.state_grid)
