@@ -61,6 +61,7 @@ class Component(ABC):
         self.index = index
         self.evictable = 0  # tokens (or states) on unlocked nodes
         self.locked = 0  # on locked nodes
+        self.now = 0  # logical time of the insert in progress
         self.victims = Victims(index, self.rank, self.is_victim)
 
     # ── match ──
@@ -178,7 +179,7 @@ class Component(ABC):
     def check(self, node: Node) -> None:
         """Raises AssertionError when the node breaks a rule of this component."""
         assert node.values[self.index] is None or node.values[FULL] is not None, "state without full state"
-        assert not node.locks[self.index] or node.locks[FULL], "locked here but not in full"
+        assert 0 <= node.locks[self.index] <= node.locks[FULL], "locked more often here than in full"
 
 
 def path_up(node: Node, stop: int) -> Iterator[Node]:

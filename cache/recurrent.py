@@ -20,16 +20,11 @@ class Recurrent(Component):
         """`max_per_path`: states that one sequence may leave on its way; None: any number."""
         super().__init__(index)
         self._max_per_path = max_per_path
-        self._latest = 0
 
     def validator(self) -> Validator:
         """A hit may end where a state is, and nowhere inside a node."""
         index = self.index
         return lambda node, count: node.values[index] is not None and count == node.length
-
-    def refresh(self, node: Node, stamp: int) -> None:
-        """Only the state at the end was read."""
-        node.stamps[self.index] = self._latest = stamp
 
     def mark(self, node: Node) -> int:
         """The node is all there is to find."""
@@ -88,8 +83,7 @@ class Recurrent(Component):
             actions.free(self.name, np.array([slot], np.int32))
 
     def _put(self, node: Node, slot: int) -> None:
-        # As recent as what was used last: the end of the arrival's path is refreshed behind this.
-        node.stamps[self.index] = self._latest
+        node.stamps[self.index] = self.now
         self.put(node, np.array([slot], np.int32))
 
     def _thin(self, end: Node, most: int, actions: Actions) -> None:
