@@ -283,11 +283,13 @@ class NaiveCache:
         """The states of a step that ends at `stops`: snapshots where they are due and there is room."""
         config = self.config
         for request, stop in zip(requests, stops, strict=True):
-            request.is_new, request.passed = False, stop
+            request.passed = stop
         due = [r for r in requests if r.passed % config.state_interval == 0 or r.passed == r.branch]
-        if not config.enable_prefix_cache:
-            return
+        due = due if config.enable_prefix_cache else []
+        # What a row starts from is pinned until its copy is planned, and that is after room was made.
         self.evict_states(sum(len(r.kept) < 2 for r in due))
+        for request in requests:
+            request.is_new = False
         for request in due:
             if len(request.kept) == 2:
                 request.kept = request.kept[1:]
