@@ -105,12 +105,16 @@ class TritonAttention:
 
     def plan(self, layout: RaggedLayout) -> None:
         """Divides the step among lanes on the device. Only the tile variant is chosen on the host, from the widths."""
-        most_tokens = int(layout.host_widths.max(initial=1))
-        self._plan(layout, most_tokens)
+        self._take(layout, int(layout.host_widths.max(initial=1)))
+        self._plan_lanes()
 
     def plan_graph(self, layout: RaggedLayout) -> None:
         """Always narrow tiles: a graph has one variant of the kernel, right for rows of any width."""
-        self._plan(layout, 1)
+        self._take(layout, 1)
+
+    def plan_captured(self) -> None:
+        """Divides the step among lanes."""
+        self._plan_lanes()
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Stores k and v, then attends."""
@@ -175,7 +179,7 @@ class TritonAttention:
         assert self._layout is not None, "plan comes before run"
         return self._layout
 
-    def _plan(self, layout: RaggedLayout, most_tokens: int) -> None:
+    def _take(self, layout: RaggedLayout, most_tokens: int) -> None:
         num_rows, num_tokens = layout.rows.shape[0], layout.positions.shape[0]
         if num_rows > self._limits.max_rows or num_tokens > self._limits.max_tokens:
             raise ValueError(
@@ -184,32 +188,31 @@ class TritonAttention:
             )
         self._layout = layout
         for lanes in self._lanes.values():
-            lanes.variant = choose_variant(lanes.spec, most_tokens=most_tokens)
-            if self._deterministic:
-                lanes.variant = "wide"
-            self._plan_lanes(lanes, layout)
+            narrow = choose_variant(lanes.spec, most_tokens=most_tokens)
+            lanes.variant = "wide" if self._deterministic else narrow
 
-    def _plan_lanes(self, lanes: Lanes, layout: RaggedLayout) -> None:
-        tiling = lanes.tiling
-        spec = lanes.spec
-        plan_lanes[(1,)](
-            layout.rows,
-            layout.widths,
-            layout.starts,
-            layout.offsets,
-            lanes.tiles,
-            lanes.lanes,
-            lanes.totals,
-            layout.rows.shape[0],
-            lanes.num_lanes[lanes.variant],
-            max(tiling.min_share_keys // tiling.block_n, 1),
-            TILE_TOKENS=tiling.tile_tokens(spec.num_heads // spec.num_kv_heads),
-            BLOCK_N=tiling.block_n,
-            WINDOW=spec.window or 0,
-            ROWS=next_power_of_2(self._limits.max_rows),
-            EARLY=self._launch.early,
-            **self._launch.options(num_warps=8),
-        )
+    def _plan_lanes(self) -> None:
+        layout = self._planned()
+        for lanes in self._lanes.values():
+            tiling, spec = lanes.tiling, lanes.spec
+            plan_lanes[(1,)](
+                layout.rows,
+                layout.widths,
+                layout.starts,
+                layout.offsets,
+                lanes.tiles,
+                lanes.lanes,
+                lanes.totals,
+                layout.rows.shape[0],
+                lanes.num_lanes[lanes.variant],
+                max(tiling.min_share_keys // tiling.block_n, 1),
+                TILE_TOKENS=tiling.tile_tokens(spec.num_heads // spec.num_kv_heads),
+                BLOCK_N=tiling.block_n,
+                WINDOW=spec.window or 0,
+                ROWS=next_power_of_2(self._limits.max_rows),
+                EARLY=self._launch.early,
+                **self._launch.options(num_warps=8),
+            )
 
 
 def _make_lanes(
