@@ -133,6 +133,7 @@ def _check_component(tree: "Tree", component: "Component", nodes: list[Node]) ->
     evictable = sum(component.size(node) for node in nodes if not node.locks[index])
     locked = sum(component.size(node) for node in nodes if node.locks[index])
     assert (component.evictable, component.locked) == (evictable, locked), f"{name}: counters are off"
+    assert component.num_holding == sum(node.values[index] is not None for node in nodes), f"{name}: nodes miscounted"
 
 
 def _check_rows(cache: "Cache") -> None:
