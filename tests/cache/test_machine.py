@@ -205,6 +205,14 @@ class CacheMachine(RuleBasedStateMachine):
         request = self.requests.pop(which % len(self.requests))
         self.cache.close(request.lease, None)
 
+    @rule(pick=picks, wanted=st.integers(1, 40))
+    def evict(self, pick, wanted) -> None:
+        """One kind of memory alone is short."""
+        kind = self.naive.kinds[pick % len(self.naive.kinds)]
+        wanted = wanted % 4 + 1 if kind == "recurrent" else wanted
+        self.cache.execute(self.cache.tree.evict({kind: wanted}))
+        self.naive.evict(kind, wanted)
+
     @rule(often=st.integers(0, 9))
     def flush(self, often) -> None:
         if often and not self.requests:

@@ -1,4 +1,5 @@
-"""Faults of one line each that somebody could make in the cache. The tests must catch every one of them."""
+"""Faults of one line each that somebody could make in the cache, and in what the scheduler does with it. The tests must
+catch every one of them."""
 
 from dataclasses import dataclass
 
@@ -175,5 +176,35 @@ FAULTS = [
         "cache/tree.py",
         "            component.victims.offer(parent)",
         "            pass",
+    ),
+    Fault(
+        "a prompt runs over the state that is missing",
+        "scheduler/cuts.py",
+        "return branch if start < branch < stop else stop",
+        "return stop",
+    ),
+    Fault(
+        "chunks end on a page rather than where a snapshot is due",
+        "scheduler/cuts.py",
+        "for step in (self.interval, self.grid, self.page):",
+        "for step in (self.page,):",
+    ),
+    Fault(
+        "more are admitted than there are states",
+        "scheduler/admission.py",
+        "            and self._states < free.states\n",
+        "",
+    ),
+    Fault(
+        "prompts wait for a beginning that no hit can end in",
+        "scheduler/prefill.py",
+        "Beginnings(least=least, step=self._cuts.grid)",
+        "Beginnings(least=least, step=self._page)",
+    ),
+    Fault(
+        "the states of a step are said to end before its tokens",
+        "scheduler/parts.py",
+        "cache.take_state_writes(one.rows, one.starts + one.widths)",
+        "cache.take_state_writes(one.rows, one.starts)",
     ),
 ]

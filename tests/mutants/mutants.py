@@ -1,4 +1,4 @@
-"""Plants each fault into a copy of the cache and says which test catches it. Exits with 1 when one gets by.
+"""Plants each fault into a copy of the layers and says which test catches it. Exits with 1 when one gets by.
 
 python tests/mutants/mutants.py              all faults, against all tests of the cache
 python tests/mutants/mutants.py "half a page is matched"
@@ -16,15 +16,21 @@ from pathlib import Path
 from faults import FAULTS, Fault
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/cache/test_machine.py", "tests/cache")  # the state machine alone first
+LAYERS = ("cache", "scheduler", "serve")
+TESTS = {  # the state machine of the cache alone first
+    "cache": ("tests/cache/test_machine.py", "tests/cache"),
+    "scheduler": ("tests/scheduler/test_states.py", "tests/scheduler"),
+}
 
 
-def catch(fault: Fault, tests: tuple[str, ...] = TESTS) -> str | None:
+def catch(fault: Fault) -> str | None:
     """Returns the first test that fails with the fault in place; None when none does."""
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "corymb"
-        shutil.copytree(ROOT / "cache", package / "cache", ignore=shutil.ignore_patterns("__pycache__"))
+        for layer in LAYERS:
+            shutil.copytree(ROOT / layer, package / layer, ignore=shutil.ignore_patterns("__pycache__"))
         plant(fault, package)
+        tests = TESTS[fault.file.split("/")[0]]
         return next((name for test in tests if (name := _failing(Path(folder), test))), None)
 
 
