@@ -19,6 +19,7 @@ from corymb.cache.cache import Cache
 from corymb.cache.config import CacheConfig
 from corymb.cache.key import Key
 from corymb.cache.lease import Lease
+from corymb.serve.garbage import settle
 
 ROWS = 256
 PROMPT = 32_768
@@ -100,6 +101,7 @@ class Bench:
         )
         self.cache = Cache(self.config)
         self._fill(leaf)
+        settle()  # as the scheduler's process does every second
 
     def _fill(self, leaf: int) -> None:
         """Leaves below a few hundred shared beginnings."""
