@@ -98,6 +98,12 @@ class Cache:
         self._open_state(lease, match)
         return lease
 
+    def expect(self, lease: Lease, branch: int) -> None:
+        """Has the lease leave a state after `branch` tokens, if a step of it ends there: somebody waits for one."""
+        if self.state_pool:
+            lease.branch = branch
+            self.state_pool.rows.branches[lease.row] = branch
+
     def grow(self, rows: Int32, widths: Int32) -> Int32 | None:
         """Reserves the next `widths` slots of each of these different rows, and a state for rows that have none yet,
         evicting what that takes, and returns the slots flat in row order; None, and nothing has changed, when a pool
