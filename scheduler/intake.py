@@ -90,13 +90,17 @@ class Intake:
     def _leave_state_for(self, copy: Request, now: Round) -> None:
         """Whoever computes the beginning of a copy must leave a state where the copy goes on, or it would find none."""
         limit = self._limit(copy)
-        shared = [self._cuts.common(each.request.key, copy.key, limit) for each in now.candidates]
-        best = max(range(len(shared)), key=lambda i: shared[i], default=None)
-        if best is None:
+        shared = {
+            i: self._cuts.common(each.request.key, copy.key, limit)
+            for i, each in enumerate(now.candidates)
+            if not each.lease.branch  # else it leaves a state elsewhere, or there already
+        }
+        if not shared:
             return
+        best = max(shared, key=lambda i: shared[i])
         each, branch = now.candidates[best], shared[best]
         start, last = each.lease.num_cached, len(each.request.token_ids)
-        if each.lease.branch or not start < branch < last:
+        if not start < branch < last:
             return
         if branch < start + each.width:
             if start + each.width == last and not now.budget.claim_cut():
