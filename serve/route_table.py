@@ -67,6 +67,7 @@ def route_table(parts: Parts) -> list[Route]:
         _post("/continue_generation", Access.ADMIN, admin.resume),
         _post("/start_profile", Access.ADMIN, admin.start_profile),
         _post("/stop_profile", Access.ADMIN, admin.stop_profile),
+        _get("/debug/tree", Access.ADMIN, admin.debug_tree),
     ]
 
 
