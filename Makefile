@@ -3,6 +3,7 @@
 #   make test            lint, types and all tests, as CI does
 #   make clients         the web page in Chromium, and other people's clients against a whole server, as CI does
 #   make soak, make fuzz the long randomised runs: of tree and scheduler, and of requests (20,000 and more)
+#   make mutants         plants every fault of tests/mutants/faults.py and says which test catches it
 PYTHON ?= python3
 MODEL ?=
 ARGS ?=
@@ -15,7 +16,7 @@ EXTRAS := $(if $(GPU),[gpu],)
 PIP := .venv/bin/python -P -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
 
-.PHONY: serve test lint types unit clients fuzz soak venv clean
+.PHONY: serve test lint types unit clients fuzz soak mutants venv clean
 
 serve: .venv/.installed
 	@exec .venv/bin/serve $(MODEL) $(ARGS)
@@ -40,6 +41,9 @@ fuzz: .venv/.installed-clients
 
 soak: .venv/.installed-dev
 	.venv/bin/pytest --hypothesis-profile=soak -p no:cacheprovider --timeout=0 tests/cache tests/scheduler
+
+mutants: .venv/.installed-dev
+	.venv/bin/python tests/mutants/mutants.py
 
 venv: .venv/.installed
 

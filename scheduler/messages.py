@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from corymb.cache.picture import TreePicture
+
 MAX_MESSAGE_BYTES = 64 << 20
 
 
@@ -79,6 +81,7 @@ class Generate(Message, frozen=True):
     extra_key: str | None = None
     routing_key: str | None = None
     arrived_s: float = 0.0  # time.monotonic() at the HTTP edge; one clock for all processes of a host
+    embed: bool = False  # the hidden state of the prompt's last token is wanted; with max_new_tokens 1
 
 
 class Abort(Message, frozen=True):
@@ -88,7 +91,7 @@ class Abort(Message, frozen=True):
     stopped: bool = False
 
 
-Action = Literal["flush_cache", "pause", "retract", "continue", "start_profile", "stop_profile"]
+Action = Literal["flush_cache", "picture_tree", "pause", "retract", "continue", "start_profile", "stop_profile"]
 
 
 class Control(Message, frozen=True):
@@ -97,6 +100,7 @@ class Control(Message, frozen=True):
     id: str
     action: Action
     num_steps: int = 0  # of start_profile: turns of the loop after which it stops by itself
+    max_nodes: int = 0  # of picture_tree
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -130,6 +134,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     logprobs: list[Logprob] | None = None  # one a token id
     prompt_logprobs: list[Logprob] | None = None  # on the first output only
     queue_s: float = 0.0  # on the first output only: arrival to first launch
+    embedding: bytes | None = None  # little-endian float32 of length 1, for Generate.embed
 
 
 class Step(Message, frozen=True):
@@ -162,6 +167,7 @@ class Text(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     logprobs: list[TextLogprob] | None = None
     prompt_logprobs: list[TextLogprob] | None = None
     queue_s: float = 0.0
+    embedding: bytes | None = None
 
 
 class Texts(Message, frozen=True):
@@ -210,6 +216,11 @@ class Stats(Message, frozen=True):
     pool_used: dict[str, int]  # tokens by pool, leased or in flight (evictable excluded)
     pool_evictable: dict[str, int]
     pool_total: dict[str, int]
+    tree_evictable: dict[str, int]  # tokens in the tree by component, states for the recurrent one
+    tree_protected: dict[str, int]
+    tree_tombstones: dict[str, int]  # nodes without the component
+    tree_nodes: int
+    hit_tokens: dict[str, int]  # found for admitted requests, had this component alone decided
     num_steps: int
     num_retractions: int
     num_preemptions: int
@@ -229,6 +240,7 @@ class Reply(Message, frozen=True):
     id: str
     ok: bool
     message: str = ""
+    tree: TreePicture | None = None
 
 
 ToScheduler = Generate | Abort | Control

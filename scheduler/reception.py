@@ -105,6 +105,8 @@ class Reception:
         match order.action:
             case "flush_cache":
                 return self._flush(order.id)
+            case "picture_tree":
+                return Reply(order.id, True, tree=self._ledger.cache.picture(order.max_nodes))
             case "pause":
                 self.is_paused = True
                 return Reply(order.id, True, "Paused: what runs keeps its memory.")

@@ -21,6 +21,8 @@ _FLUSH_WAIT_S = 2.0  # a request that has just answered may hold its lease for a
 _FLUSH_RETRY_S = 0.02
 _PROFILED_STEPS, _MAX_PROFILED_STEPS = 100, 1000
 _PAUSES = ("abort", "retract", "in_place")
+_DEFAULT_NODES = 400
+_MAX_NODES = 10_000
 
 
 def abort_fields() -> dict[str, Field]:
@@ -77,15 +79,24 @@ class Admin:
                 raise ApiError("cache_in_use", reply.message)
             await asyncio.sleep(_FLUSH_RETRY_S)
 
-    async def _order(self, action: Action, *, num_steps: int = 0, busy: str = "scheduler_busy") -> Reply:
+    async def _order(
+        self, action: Action, *, num_steps: int = 0, max_nodes: int = 0, busy: str = "scheduler_busy"
+    ) -> Reply:
+        limit_s = self._settings.flush_timeout_s
         try:
-            return await self._engine.order(action, self._settings.flush_timeout_s, num_steps=num_steps)
+            return await self._engine.order(action, limit_s, num_steps=num_steps, max_nodes=max_nodes)
         except EngineUnavailable as error:
             raise unavailable(self._engine, str(error)) from error
         except TimeoutError as error:
             # The scheduler listens between steps, and a step with a long prompt may take minutes on a CPU.
             message = "The scheduler is busy with one long step, and will obey after it."
             raise ApiError(busy, message) from error
+
+    async def debug_tree(self, call: Call) -> None:
+        """Pictures the cache's tree. `?max_nodes=`: how many nodes, those used last."""
+        max_nodes = _read_max_nodes(call.scope["query_string"])
+        reply = await self._order("picture_tree", max_nodes=max_nodes, busy="overloaded")
+        await call.answer(200, encode(reply.tree))
 
     async def abort_request(self, call: Call) -> None:
         """Ends one request with all its choices, or every one."""
@@ -125,6 +136,13 @@ class Admin:
         if not reply.ok:
             raise ApiError("order_refused", reply.message)
         await call.answer(200, encode({"success": True, "message": reply.message}))
+
+
+def _read_max_nodes(query: bytes) -> int:
+    given = urllib.parse.parse_qs(query.decode("latin-1")).get("max_nodes", [str(_DEFAULT_NODES)])[0]
+    if not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= _MAX_NODES):
+        raise invalid("max_nodes", f"must be a whole number from 1 to {_MAX_NODES:,}.")
+    return int(given)
 
 
 def _read_timeout(query: bytes) -> float:

@@ -226,6 +226,24 @@ RESPONSE = record(
 OLLAMA = record({"model": TEXT, "created_at": TEXT, "done": FLAG})
 SCORES = record({"object": enum("scoring"), "scores": array({}), "model": TEXT})
 RANKED = record({"id": TEXT, "model": TEXT, "results": array(record({"index": COUNT, "relevance_score": NUMBER}))})
+TREE = record(
+    {
+        "num_nodes": COUNT,
+        "truncated": FLAG,
+        "nodes": array(
+            record(
+                {
+                    "id": COUNT,
+                    "parent": or_null(COUNT),
+                    "length": COUNT,
+                    "leases": COUNT,
+                    "age": COUNT,
+                    "components": {"type": "object", "additionalProperties": COUNT},
+                }
+            )
+        ),
+    }
+)
 COUNTED = record({"input_tokens": COUNT})
 
 

@@ -107,11 +107,11 @@ class Engine:
         if self.state != "failed":
             self._scheduler.send(Abort(stream.wire_rid))
 
-    async def order(self, action: Action, timeout_s: float, *, num_steps: int = 0) -> Reply:
+    async def order(self, action: Action, timeout_s: float, *, num_steps: int = 0, max_nodes: int = 0) -> Reply:
         """Has the scheduler do something; returns its answer. Raises EngineUnavailable, TimeoutError."""
         if self.state not in ("ready", "draining"):
             raise EngineUnavailable(_REFUSALS.get(self.state, self.failure))
-        order = Control(id=str(next(self._serial)), action=action, num_steps=num_steps)
+        order = Control(id=str(next(self._serial)), action=action, num_steps=num_steps, max_nodes=max_nodes)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._replies[order.id] = future
         try:

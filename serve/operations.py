@@ -205,6 +205,11 @@ def _operating() -> dict[str, Operation]:
     loads = Operation(summary="Tells how busy the server is.", answer={})
     pause, profile = Body(fields=pause_fields(), optional=True), Body(fields=profile_fields(), optional=True)
     return {
+        "/debug/tree": Operation(
+            summary="Draws the radix tree.",
+            answer=schemas.TREE,
+            query={"max_nodes": {"type": "integer", "minimum": 1, "maximum": 10_000}},
+        ),
         "/v1/loads": loads,
         "/get_load": loads,
         "/pause_generation": Operation(summary="Starts no more steps.", body=pause, answer=schemas.OBJECT),

@@ -12,10 +12,10 @@ from corymb.serve.chatting import Chatting
 from corymb.serve.errors import ApiError, shown
 from corymb.serve.generation import Generation
 from corymb.serve.parts import Parts
-from corymb.serve.requests import generate, new_rid, now_s, read_fields, read_model
+from corymb.serve.requests import generate, name_ignored_members, new_rid, now_s, read_fields, read_model
 from corymb.serve.response_store import ResponseStore, Stored
 from corymb.serve.responses_answer import Json, Keep, ResponsesAnswer
-from corymb.serve.responses_fields import LOGPROBS, NAMES, chat_body, response_fields
+from corymb.serve.responses_fields import LOGPROBS, MEMBERS, NAMES, chat_body, response_fields
 from corymb.serve.responses_items import Item, read_items
 
 _PREFIX = "/v1/responses/"
@@ -83,6 +83,7 @@ class Responses:
 
     def _chat_values(self, values: dict[str, Any], items: list[Item], call: Call) -> dict[str, Any]:
         chat = read_fields(self._chat_fields, chat_body(values, items), call, names=NAMES)
+        name_ignored_members(call, values, MEMBERS)
         chat |= {name: value for name, value in values.items() if name not in _OWN and name not in chat}
         chat["rid"] = new_rid("resp").replace("-", "_")
         if "max_output_tokens" in values:
@@ -145,9 +146,11 @@ def _response(generation: Generation, values: dict[str, Any], chat: dict[str, An
         "id": generation.asks[0].rid,
         "object": "response",
         "created_at": now_s(),
+        "completed_at": None,
         "status": "in_progress",
         "background": False,
         "error": None,
+        "frequency_penalty": sampling.frequency_penalty,
         "incomplete_details": None,
         "instructions": values.get("instructions"),
         "max_output_tokens": values.get("max_output_tokens"),
@@ -156,8 +159,11 @@ def _response(generation: Generation, values: dict[str, Any], chat: dict[str, An
         "model": model,
         "output": [],
         "parallel_tool_calls": values.get("parallel_tool_calls", True),
+        "presence_penalty": sampling.presence_penalty,
         "previous_response_id": values.get("previous_response_id"),
+        "prompt_cache_key": None,
         "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "safety_identifier": None,
         "service_tier": "default",
         "temperature": sampling.temperature,
         "text": {"format": text.get("format") or {"type": "text"}},

@@ -99,6 +99,7 @@ def _served(prepared: Prepared) -> ServedModel:
         vocab_size=prepared.model.vocab_size,
         eos_ids=tuple(sorted(prepared.model.eos_ids)),
         architecture=prepared.model.architecture,
+        hidden_size=prepared.model.decoder.hidden_size if prepared.model.decoder else 0,
         version=installed_version(),
         started_at=time.time(),
         config=prepared.config.flat(),

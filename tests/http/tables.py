@@ -9,6 +9,7 @@ from corymb.serve.anthropic_fields import count_fields, message_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
 from corymb.serve.decisions import decision_fields
+from corymb.serve.embeddings import classify_fields, embed_fields, embedding_fields
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import KINDS
 from corymb.serve.fields import Field
@@ -43,6 +44,9 @@ def field_tables() -> dict[str, dict[str, Field]]:
         "profile": profile_fields(),
         "messages": message_fields(_INFO, HttpSettings()),
         "count_tokens": count_fields(),
+        "embeddings": embedding_fields(_INFO, HttpSettings()),
+        "ollama_embed": embed_fields(_INFO, HttpSettings()),
+        "classify": classify_fields(),
         "score": score_fields(_INFO, HttpSettings()),
         "rerank": rerank_fields(_INFO, HttpSettings()),
         "decisions": decision_fields(_INFO, HttpSettings()),

@@ -17,6 +17,7 @@ from tests.http.simulator import TOKENIZER
 PUBLIC = {"/health", "/ping", "/health_generate"}
 ADMIN = {
     *("/flush_cache", "/abort_request", "/pause_generation", "/continue_generation", "/start_profile", "/stop_profile"),
+    "/debug/tree",
 }
 
 
