@@ -224,6 +224,14 @@ RESPONSE = record(
     }
 )
 OLLAMA = record({"model": TEXT, "created_at": TEXT, "done": FLAG})
+EMBEDDINGS = record(
+    {
+        "object": enum("list"),
+        "data": array(record({"object": enum("embedding"), "index": COUNT, "embedding": either(TEXT, array(NUMBER))})),
+        "model": TEXT,
+        "usage": record({"prompt_tokens": COUNT, "total_tokens": COUNT}),
+    }
+)
 SCORES = record({"object": enum("scoring"), "scores": array({}), "model": TEXT})
 RANKED = record({"id": TEXT, "model": TEXT, "results": array(record({"index": COUNT, "relevance_score": NUMBER}))})
 TREE = record(

@@ -89,7 +89,20 @@ def test_an_answer_streams_and_the_charts_move(slow_tape, open_page, artefacts) 
     until(page, lambda: value(page, "hits") > 0)
     lines = page.locator('[data-chart="throughput"] .line').first.get_attribute("d")
     assert lines.count("L") > 3
+    assert page.is_visible("#tree-card")
+    until(page, lambda: int(page.get_attribute("#tree", "data-nodes") or 0) > 2)
     page.screenshot(path=artefacts / "page.png")
+
+
+def test_the_tree_shows_what_is_held(slow_tape, open_page) -> None:
+    page = open_page(slow_tape)
+    be_greedy(page)
+    label = page.locator("#tree")
+    say(page, tape("y" * 120))
+    until(page, lambda: re.search(r"nodes, [1-9]\d* of them in use", label.get_attribute("aria-label")))
+    page.click("#stop")
+    until(page, lambda: label.get_attribute("aria-label").endswith(", 0 of them in use"))
+    assert re.match(r"\d+ nodes, [\d,]+ tokens", page.text_content("#tree-figures"))
 
 
 def test_stop_ends_the_request_on_the_server(slow_tape, open_page) -> None:
