@@ -13,6 +13,7 @@ from corymb.models.layers import Parts, attention_spec
 from corymb.models.model import Batch
 from corymb.models.rope import turn_table
 from corymb.models.rope_config import Rope
+from corymb.models.states import StateSpec
 
 
 class Layer(Protocol):
@@ -58,6 +59,11 @@ class Decoder:
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """One a layer."""
         return self._specs
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """None: attention alone."""
+        return ()
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
