@@ -12,8 +12,9 @@ seen = sm90.install().seen
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from corymb.kernels import triton_linear, triton_steps  # noqa: E402
+from corymb.kernels import triton_experts, triton_linear, triton_steps  # noqa: E402
 from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, KVLayer, RaggedLayout  # noqa: E402
+from corymb.kernels.routing import SWIGLU, Gating, Routing  # noqa: E402
 from corymb.kernels.sampling import Draws  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
 from corymb.kernels.triton_gather import gather_heads  # noqa: E402
@@ -105,6 +106,21 @@ def multiply() -> None:
         triton_linear.multiply(x, zeros(4096, 4096), launch=LAUNCH, add_to=zeros(num_rows, 4096))
 
 
+def mix() -> None:
+    """Routed experts of few tokens, of some and of many."""
+    deepseek = Routing(256, 8, scores="sigmoid", num_groups=8, top_groups=4)
+    clamped = Gating(slope=1.702, lift=1.0, limit=7.0)
+    for routing, gating, hidden, inner in ((deepseek, SWIGLU, 7168, 256), (Routing(32, 4), clamped, 2880, 2880)):
+        count = 2  # of experts: only strides depend on it
+        stacked = [zeros(count, 2 * inner, hidden), zeros(count, hidden, inner)]
+        biases = [zeros(count, 2 * inner), zeros(count, hidden)] if gating is clamped else []
+        correction = None if biases else zeros(256, dtype=torch.float32)
+        for num_tokens in (1, 256, 4096):
+            x, logits = zeros(num_tokens, hidden), zeros(num_tokens, routing.num_experts, dtype=torch.float32)
+            experts = triton_experts.Stacked(*stacked, *biases)
+            triton_experts.mix(x, logits, routing, gating, correction, experts, launch=LAUNCH)
+
+
 def frame() -> None:
     """What a step begins and ends with, and the list of slots."""
     staged = [zeros(4, dtype=torch.int32) for _ in range(4)]
@@ -133,6 +149,7 @@ attend(LLAMA, [64, 1], torch.float8_e4m3fn)
 sample()
 operate()
 multiply()
+mix()
 frame()
 for kernel in seen:
     print(
