@@ -2,7 +2,7 @@
 
 import triton.language as tl
 
-from corymb.kernels.triton_blocks import read_tile
+from corymb.kernels.triton_blocks import LOG2E, read_tile
 from corymb.kernels.triton_jit import Count, jit
 from corymb.kernels.triton_plan import (
     TILE_BLOCKS,
@@ -88,13 +88,13 @@ def settle_part(
 def attend_lanes(
     q: tl.tensor, out: tl.tensor, keys: tl.tensor, values: tl.tensor, table: tl.tensor, slot_map: tl.tensor,
     tiles: tl.tensor, lanes: tl.tensor, totals: tl.tensor, tickets: tl.tensor,
-    part_totals: tl.tensor, part_norms: tl.tensor, scale: tl.tensor, value_scale: tl.tensor,
+    part_totals: tl.tensor, part_norms: tl.tensor, sinks: tl.tensor, scale: tl.tensor, value_scale: tl.tensor,
     q_token_stride: tl.tensor, q_head_stride: tl.tensor, slot_stride: tl.tensor, head_stride: tl.tensor,
     table_stride: tl.tensor, num_lanes: "Count",
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     HAS_MAP: tl.constexpr, SPLIT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, EARLY: tl.constexpr,
+    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, SINKS: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:
     """Program i × NUM_KV_HEADS + h is lane i of KV head h: neighbours read the same tokens' heads, which lie together.
 
@@ -135,10 +135,15 @@ def attend_lanes(
         q_head = (head * GROUP + query % GROUP)[:, None]
         wanted = (query // GROUP < width)[:, None] & (dim < HEAD_DIM)[None, :]
         q_tile = tl.load(q + q_token * q_token_stride + q_head * q_head_stride + dim[None, :], mask=wanted, other=0.0)
+        sink = 0.0
+        if SINKS:
+            sink = tl.load(sinks + head * GROUP + query % GROUP) * LOG2E
         top, norm, total = read_tile(
             q_tile, keys + head * head_stride, values + head * head_stride, table_line, slot_map,
             tl.load(line + TILE_POSITION), width, tl.load(line + TILE_FIRST_KEY), low, high, scale, slot_stride,
+            sink,
             GROUP, HEAD_DIM, BLOCK_D, BLOCK_M, BLOCK_N, WINDOW, SOFT_CAP, HAS_MAP, WIDE, WIDEN, STAGES,
+            SINKS,
         )
         is_last = True
         if SPLIT:

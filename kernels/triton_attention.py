@@ -144,6 +144,7 @@ class TritonAttention:
             lanes.tickets,
             lanes.part_totals,
             lanes.part_norms,
+            cache.keys if spec.sinks is None else spec.sinks,
             spec.scale * cache.key_scale * LOG2E,
             cache.value_scale,
             q.stride(0),
@@ -166,6 +167,7 @@ class TritonAttention:
             STAGES=tiling.num_stages,
             PART_STAGES=1 if lanes.variant == "wide" else MERGE_STAGES,
             WIDEN=self._launch.interpreted,
+            SINKS=spec.sinks is not None,
             EARLY=self._launch.early,
             **self._launch.options(tiling.num_warps, tiling.num_stages),
         )

@@ -83,10 +83,10 @@ def read_blocks(
 def read_tile(
     query: tl.tensor, keys: tl.tensor, values: tl.tensor, table_line: tl.tensor, slot_map: tl.tensor,
     position: tl.tensor, width: tl.tensor, first_key: tl.tensor, low: tl.tensor, high: tl.tensor,
-    scale: tl.tensor, slot_stride: tl.tensor,
+    scale: tl.tensor, slot_stride: tl.tensor, sinks: tl.tensor,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, HAS_MAP: tl.constexpr, WIDE: tl.constexpr, WIDEN: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, SINKS: tl.constexpr,
 ) -> tl.tensor:
     """Attends with `width` tokens from `position` on to blocks [low, high) of their keys, counted from first_key."""
     positions = position + tl.arange(0, BLOCK_M) // GROUP
@@ -97,6 +97,10 @@ def read_tile(
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     norm = tl.zeros([BLOCK_M], tl.float32)
     total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    if SINKS:
+        # One more key, of value zero, seen once however many parts the tile has. `sinks`: base-2 logits.
+        top = tl.where(low == 0, sinks, top)
+        norm += tl.where(low == 0, 1.0, 0.0)
     first = first_key + low * BLOCK_N
     last = tl.minimum(first_key + high * BLOCK_N, num_keys)
     # A narrow tile masks every block: a second loop would start its pipeline anew.

@@ -96,6 +96,8 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         make_exact=gpu.make_exact() if gpu else None,
         make_experts=gpu.make_experts(dtype) if gpu else None,
     )
+    if gpu:
+        gpu.suit(blueprint.attention_specs)
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)

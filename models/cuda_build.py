@@ -64,6 +64,15 @@ class CudaParts:
         self.launch = _launch(device, early=options.early_launch)
         self.selected: Selected = select(options.attention, has_flashinfer=has_flashinfer() and not is_interpreted())
 
+    def suit(self, specs: Sequence[AttentionSpec]) -> None:
+        """Chooses back ends that do what a model's layers ask for. Raises UnsupportedModel."""
+        ours = "attention sinks" if any(spec.sinks is not None for spec in specs) else None
+        wish, flashinfer = self._options.attention, has_flashinfer() and not is_interpreted()
+        try:
+            self.selected = select(wish, has_flashinfer=flashinfer, ours=ours)
+        except UnavailableBackend as error:
+            raise UnsupportedModel(str(error)) from error
+
     def operations(self) -> Operations:
         """What a model's layers are built with."""
         return TritonOperations(self.launch)

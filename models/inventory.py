@@ -28,6 +28,8 @@ def _attention(decoder: DecoderConfig) -> Shapes:
     for name in ("self_attn.k_proj", "self_attn.v_proj"):
         shapes |= _linear(name, keys, decoder.hidden_size, decoder.qkv_bias)
     shapes |= _linear("self_attn.o_proj", decoder.hidden_size, queries, decoder.output_bias)
+    if decoder.sinks:
+        shapes["self_attn.sinks"] = (decoder.num_heads,)
     if decoder.query_key_norm:
         shapes |= {"self_attn.q_norm.weight": (decoder.head_dim,), "self_attn.k_norm.weight": (decoder.head_dim,)}
     return shapes

@@ -1,6 +1,6 @@
 """The parts that decoders are built from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -138,6 +138,8 @@ class SelfAttention:
         decoder = parts.decoder
         self._index = index
         self._spec = attention_spec(decoder, decoder.layers[index])
+        if decoder.sinks:
+            self._spec = replace(self._spec, sinks=parts.weights.take(f"{name}.sinks").float())
         self._operations = parts.operations
         names = [f"{name}.{part}_proj" for part in "qkv"]
         self._qkv = parts.linear(*names, bias=decoder.qkv_bias)
@@ -194,4 +196,5 @@ def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
         scale=decoder.attention_scale,
         window=layer.window,
         soft_cap=decoder.attention_soft_cap,
+        sinks=torch.empty(decoder.num_heads, device="meta") if decoder.sinks else None,
     )

@@ -53,6 +53,12 @@ SLIDING = TINY | {
     "max_window_layers": 1,
 }
 MIXTRAL = TINY | {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2}
+GPT_OSS = MIXTRAL | {
+    "architectures": ["GptOssForCausalLM"],
+    "head_dim": 16,
+    "num_hidden_layers": 2,
+    "sliding_window": 12,
+}
 EOS_IDS = frozenset({2})
 
 
@@ -153,9 +159,10 @@ def assert_same(ours, theirs) -> None:
         (SLIDING, {"fused_rows": 16}),
         (TINY, {"deterministic": True}),
         (MIXTRAL, {}),
+        (GPT_OSS, {}),
         (MIXTRAL, {"deterministic": True}),
     ],
-    ids=["eager", "graphs", "sliding", "deterministic", "experts", "deterministic experts"],
+    ids=["eager", "graphs", "sliding", "deterministic", "experts", "sinks", "deterministic experts"],
 )
 def test_greedy_tokens_are_those_of_the_cpu(folder, config, options) -> None:
     path = folder(config)
