@@ -28,6 +28,7 @@ LAUNCH = Launch(interpreted=False, early=True, num_sms=132)
 LLAMA = AttentionSpec(num_heads=32, num_kv_heads=8, head_dim=128, scale=128**-0.5)
 SMOLLM = AttentionSpec(num_heads=9, num_kv_heads=3, head_dim=64, scale=0.125)
 GEMMA = AttentionSpec(num_heads=4, num_kv_heads=1, head_dim=256, scale=0.0625, window=512, soft_cap=50.0)
+GPT_OSS = AttentionSpec(num_heads=64, num_kv_heads=8, head_dim=64, scale=0.125, window=128, sinks=torch.zeros(64))
 TINY = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=8, scale=0.3)  # of models made for tests, in float32
 
 
@@ -135,7 +136,7 @@ def frame() -> None:
     gather_slots(layout([1, 1], sliding=True), staged[0], staged[1], staged[2], sliding=True, launch=LAUNCH)
 
 
-for spec in (LLAMA, SMOLLM, GEMMA):
+for spec in (LLAMA, SMOLLM, GEMMA, GPT_OSS):
     for widths in ([1] * 8, [1] * 32, [64, 1]):
         attend(spec, widths, torch.bfloat16)
 attend(LLAMA, [64, 1], torch.bfloat16, deterministic=True)
