@@ -14,7 +14,7 @@ def expected_tensors(decoder: DecoderConfig) -> Shapes:
     hidden = decoder.hidden_size
     shapes: Shapes = {EMBEDDING: (decoder.vocab_size, hidden)}
     for index, layer in enumerate(decoder.layers):
-        of_layer = _attention(decoder) | _mlp(decoder, layer) | _norms(decoder)
+        of_layer = _attention(decoder, layer) | _mlp(decoder, layer) | _norms(decoder)
         shapes |= {f"model.layers.{index}.{name}": shape for name, shape in of_layer.items()}
     shapes[FINAL_NORM] = (hidden,)
     if not decoder.tied:
@@ -22,7 +22,18 @@ def expected_tensors(decoder: DecoderConfig) -> Shapes:
     return shapes
 
 
-def _attention(decoder: DecoderConfig) -> Shapes:
+def draft_layers(decoder: DecoderConfig) -> tuple[str, ...]:
+    """How tensors' names begin that a checkpoint may hold and that are not read: layers for speculation."""
+    first = len(decoder.layers)
+    return tuple(f"model.layers.{index}." for index in range(first, first + decoder.num_draft_layers))
+
+
+def _attention(decoder: DecoderConfig, layer: LayerConfig) -> Shapes:
+    if decoder.latent is not None:
+        shapes = decoder.latent.tensors(
+            decoder.hidden_size, decoder.num_heads, bias=decoder.qkv_bias, indexed=layer.indexed == "own"
+        )
+        return {f"self_attn.{name}": shape for name, shape in shapes.items()}
     queries, keys = decoder.num_heads * decoder.head_dim, decoder.num_kv_heads * decoder.head_dim
     shapes = _linear("self_attn.q_proj", queries, decoder.hidden_size, decoder.qkv_bias)
     for name in ("self_attn.k_proj", "self_attn.v_proj"):

@@ -6,10 +6,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
+from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, IndexSpec, JoinedAttention
 from corymb.kernels.operations import Activation, Norm, Operations
 from corymb.models.config import DecoderConfig, LayerConfig
 from corymb.models.experts import MakeExperts
+from corymb.models.heads import MakeHeadLinear
+from corymb.models.latent_config import LatentConfig
 from corymb.models.linear import FusedLinear, Linear, MakeLinear
 from corymb.models.model import Batch
 from corymb.models.weights import Weights
@@ -24,6 +26,7 @@ class Storage:
     make_linear: MakeLinear
     make_exact: MakeLinear  # of float32 weights, whatever the others are: for decisions that rounding would flip
     make_experts: MakeExperts
+    make_heads: MakeHeadLinear
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,10 @@ class Parts:
         weight, biases = self.weights.take(f"{name}.weight"), self.weights.take(f"{name}.bias") if bias else None
         return self.storage.make_exact(weight.float(), None if biases is None else biases.float())
 
-    def norm(self, name: str, *, offset: float = 0.0) -> "RMSNorm":
-        """A norm. Some checkpoints store the distance of its weight from an offset."""
+    def norm(self, name: str, *, offset: float = 0.0, eps: float | None = None) -> "RMSNorm":
+        """A norm. Some checkpoints store the distance of its weight from an offset. `eps`: None for the model's."""
         weight = self.weights.take(f"{name}.weight").float() + offset
-        return RMSNorm(weight, self.decoder.norm_eps, self.operations)
+        return RMSNorm(weight, eps or self.decoder.norm_eps, self.operations)
 
     def _joined(self, names: list[str]) -> Tensor:
         tensors = [self.weights.take(name) for name in names]
@@ -189,6 +192,8 @@ class SelfAttention:
 
 def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
     """What one layer asks of attention."""
+    if decoder.latent is not None:
+        return _latent_spec(decoder, decoder.latent, layer)
     return AttentionSpec(
         num_heads=decoder.num_heads,
         num_kv_heads=decoder.num_kv_heads,
@@ -197,4 +202,18 @@ def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
         window=layer.window,
         soft_cap=decoder.attention_soft_cap,
         sinks=torch.empty(decoder.num_heads, device="meta") if decoder.sinks else None,
+    )
+
+
+def _latent_spec(decoder: DecoderConfig, latent: LatentConfig, layer: LayerConfig) -> AttentionSpec:
+    index = None
+    if latent.index is not None and layer.indexed == "own":
+        index = IndexSpec(latent.index.num_heads, latent.index.head_dim, latent.index.top_k)
+    return AttentionSpec(
+        num_heads=decoder.num_heads,
+        num_kv_heads=1,
+        head_dim=latent.stored_dim,
+        scale=decoder.attention_scale,
+        latent_dim=latent.latent_dim,
+        index=index,
     )

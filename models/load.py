@@ -11,11 +11,13 @@ from corymb.kernels.operations import Operations
 from corymb.kernels.torch_operations import TorchOperations
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.decoder import Decoder
+from corymb.models.deepseek import build_deepseek
 from corymb.models.errors import UnsupportedModel
 from corymb.models.experts import MakeExperts, SeparateExperts
 from corymb.models.gemma import build_gemma
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
-from corymb.models.inventory import expected_tensors
+from corymb.models.heads import MakeHeadLinear, SeparateHeads
+from corymb.models.inventory import draft_layers, expected_tensors
 from corymb.models.layers import Parts, Storage
 from corymb.models.linear import MakeLinear, exact_linear_for, linear_for
 from corymb.models.llama import build_llama
@@ -33,7 +35,11 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 
-FAMILIES: dict[str, Callable[[Parts], Decoder]] = {"llama": build_llama, "gemma": build_gemma}
+FAMILIES: dict[str, Callable[[Parts], Decoder]] = {
+    "llama": build_llama,
+    "gemma": build_gemma,
+    "deepseek": build_deepseek,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class LoadOptions:
     make_linear: MakeLinear | None = None  # None: what suits device and types
     make_exact: MakeLinear | None = None
     make_experts: MakeExperts | None = None
+    make_heads: MakeHeadLinear | None = None
 
     @property
     def storage(self) -> Storage:
@@ -62,6 +69,7 @@ class LoadOptions:
             make_linear=make_linear,
             make_exact=self.make_exact or exact_linear_for(self.device),
             make_experts=self.make_experts or SeparateExperts(make_linear),
+            make_heads=self.make_heads or SeparateHeads(make_linear),
         )
 
 
@@ -78,7 +86,7 @@ def load_model(
     if options.load_format == "dummy":
         return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
     stored = read_headers(folder)
-    check_tensors(stored, expected_tensors(decoder), folder)
+    check_tensors(stored, expected_tensors(decoder), folder, ignored=draft_layers(decoder))
     with CheckpointWeights(stored, options.device, on_progress) as weights:
         return _build(decoder, weights, options)
 
