@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, HeadChanges, KVLayer, RaggedLayout, slots_of
+from corymb.kernels.attention import AttentionSpec, Chosen, HeadChanges, KVLayer, RaggedLayout, slots_of
 from corymb.kernels.triton_attend import attend_lanes
 from corymb.kernels.triton_jit import Launch, next_power_of_2
+from corymb.kernels.triton_latent_attention import TritonLatents
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_plan import TILE_COLUMNS, plan_lanes
 from corymb.kernels.triton_store import fp8_limit, store
@@ -102,16 +103,24 @@ class TritonAttention:
                 num_sms=launch.num_sms,
             )
             for spec in specs
+            if spec.latent_dim is None
         }
+        self._latents: TritonLatents | None = None
+        if any(spec.latent_dim is not None for spec in specs):
+            self._latents = TritonLatents(limits.max_tokens, device=device, launch=launch, deterministic=deterministic)
 
     def plan(self, layout: RaggedLayout) -> None:
         """Divides the step among lanes on the device. Only the tile variant is chosen on the host, from the widths."""
         most_tokens = int(layout.host_widths.max(initial=1))
         self._plan(layout, most_tokens)
+        if self._latents is not None:
+            self._latents.plan(layout, captured=False)
 
     def plan_graph(self, layout: RaggedLayout) -> None:
         """Always narrow tiles: a graph has one variant of the kernel, right for rows of any width."""
         self._plan(layout, 1)
+        if self._latents is not None:
+            self._latents.plan(layout, captured=True)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Stores k and v, then attends."""
@@ -124,6 +133,18 @@ class TritonAttention:
             return self._attend(heads, spec, cache, changes)
         self._operations.prepare_heads(heads, changes, spec, cache, slots_of(self._planned(), spec))
         return self.attend(heads[:, : spec.num_heads], spec, cache)
+
+    def run_latent(
+        self, q: Tensor, latents: Tensor, spec: AttentionSpec, cache: KVLayer, chosen: Chosen | None
+    ) -> Tensor:
+        """See LatentAttention."""
+        assert self._latents is not None, "made for layers without latents"
+        return self._latents.run_latent(q, latents, spec, cache, chosen)
+
+    def choose(self, q: Tensor, weights: Tensor, keys: Tensor, spec: AttentionSpec, cache: KVLayer) -> Chosen:
+        """See LatentAttention."""
+        assert self._latents is not None, "made for layers without latents"
+        return self._latents.choose(q, weights, keys, spec, cache)
 
     def attend(self, q: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Attends where the new tokens' keys and values are stored already."""

@@ -15,12 +15,11 @@ from corymb.models.architectures import read_config
 from corymb.models.builtin import HashModel, NoAttention, TapeModel, UniformModel
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
-from corymb.models.experts import MakeExperts
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
 from corymb.models.layers import attention_spec
-from corymb.models.linear import MakeLinear
 from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
+from corymb.models.makers import Makers
 from corymb.models.model import Model
 from corymb.models.precision import Precision
 
@@ -125,9 +124,7 @@ def read_blueprint(
     device: torch.device,
     load_format: Literal["auto", "dummy"],
     operations: Operations | None = None,
-    make_linear: MakeLinear | None = None,
-    make_exact: MakeLinear | None = None,
-    make_experts: MakeExperts | None = None,
+    makers: Makers | None = None,
 ) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
@@ -138,9 +135,7 @@ def read_blueprint(
             device=device,
             load_format=load_format,
             operations=operations or TorchOperations(),
-            make_linear=make_linear,
-            make_exact=make_exact,
-            make_experts=make_experts,
+            makers=makers,
         )
         return DecoderBlueprint(folder, config, config.decoder, precision, options)
     if precision.weights == "int8":

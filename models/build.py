@@ -92,12 +92,12 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         device=device,
         load_format=options.load_format,
         operations=gpu.operations() if gpu else None,
-        make_linear=gpu.make_linear(dtype) if gpu else None,
-        make_exact=gpu.make_exact() if gpu else None,
-        make_experts=gpu.make_experts(dtype) if gpu else None,
+        makers=gpu.makers(dtype) if gpu else None,
     )
     if gpu:
         gpu.suit(blueprint.attention_specs)
+        if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
+            raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)

@@ -27,8 +27,8 @@ from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_prefill import prefill_tiers
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
-from corymb.models.experts import MakeExperts
-from corymb.models.linear import MakeLinear
+from corymb.models.heads import BatchedHeads, SeparateHeads
+from corymb.models.makers import Makers
 from corymb.models.model import Model, ScoringModel
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
@@ -67,6 +67,7 @@ class CudaParts:
     def suit(self, specs: Sequence[AttentionSpec]) -> None:
         """Chooses back ends that do what a model's layers ask for. Raises UnsupportedModel."""
         ours = "attention sinks" if any(spec.sinks is not None for spec in specs) else None
+        ours = "latents" if any(spec.latent_dim is not None for spec in specs) else ours
         wish, flashinfer = self._options.attention, has_flashinfer() and not is_interpreted()
         try:
             self.selected = select(wish, has_flashinfer=flashinfer, ours=ours)
@@ -77,19 +78,17 @@ class CudaParts:
         """What a model's layers are built with."""
         return TritonOperations(self.launch)
 
-    def make_linear(self, dtype: torch.dtype) -> MakeLinear:
+    def makers(self, dtype: torch.dtype) -> Makers:
         """How its products are made."""
-        return CudaLinears(
-            dtype, self.launch, self._options.fused_rows, deterministic=self._options.attention.deterministic
+        deterministic = self._options.attention.deterministic
+        linear = CudaLinears(dtype, self.launch, self._options.fused_rows, deterministic=deterministic)
+        return Makers(
+            linear=linear,
+            exact=CudaExactLinears(self.launch, deterministic),
+            experts=CudaExperts(dtype, self.launch, deterministic),
+            # The library chooses by the number of rows in which order it sums.
+            heads=SeparateHeads(linear) if deterministic else BatchedHeads(dtype),
         )
-
-    def make_exact(self) -> MakeLinear:
-        """How its products in float32 are made."""
-        return CudaExactLinears(self.launch, deterministic=self._options.attention.deterministic)
-
-    def make_experts(self, dtype: torch.dtype) -> MakeExperts:
-        """How its routed experts are made."""
-        return CudaExperts(dtype, self.launch, deterministic=self._options.attention.deterministic)
 
     @property
     def detail(self) -> str:
@@ -140,7 +139,10 @@ class CudaParts:
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
         # Others depend on lengths that the host knows, which a graph would repeat.
         decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
-        prefill = options.prefill_graph_max_tokens if scoring and self.selected.prefill != "torch" else 0
+        # Pieces end where heads are joined, which latents are not.
+        latents = any(spec.latent_dim is not None for spec in parts.model.attention_specs)
+        in_pieces = scoring and not latents and self.selected.prefill != "torch"
+        prefill = options.prefill_graph_max_tokens if in_pieces else 0
         return CudaRunner(
             parts,
             self.device,

@@ -33,7 +33,7 @@ class SeparateHeads:
 
     def __call__(self, weights: Tensor, /) -> HeadLinear:
         """See MakeHeadLinear."""
-        return _SeparateHeads([self.make_linear(weight, None) for weight in weights])
+        return _SeparateHeads([self.make_linear(weight.contiguous(), None) for weight in weights])
 
 
 class _SeparateHeads:

@@ -21,9 +21,9 @@ class Index:
         self._rope_dim = latent.rope_dim
         queries = parts.weights.take(f"{name}.wq_b.weight")
         queries = queries.reshape(-1, self._config.head_dim, queries.shape[-1])
-        self._queries = parts.storage.make_linear(self._ordered(queries, dim=1).flatten(0, 1), None)
+        self._queries = parts.storage.makers.linear(self._ordered(queries, dim=1).flatten(0, 1), None)
         keys = parts.weights.take(f"{name}.wk.weight")
-        self._keys = parts.storage.make_linear(self._ordered(keys, dim=0), None)
+        self._keys = parts.storage.makers.linear(self._ordered(keys, dim=0), None)
         self._norm_weight = self._ordered(parts.weights.take(f"{name}.k_norm.weight").float(), dim=0)
         self._norm_bias = self._ordered(parts.weights.take(f"{name}.k_norm.bias").float(), dim=0)
         self._weights = parts.exact_linear(f"{name}.weights_proj", bias=False)

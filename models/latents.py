@@ -90,7 +90,7 @@ class _Queries:
         turning = halves(heads[:, latent.nope_dim :], latent.interleaved, dim=1)
         self._num_plain = len(heads) * latent.nope_dim
         rows = torch.cat((heads[:, : latent.nope_dim].flatten(0, 1), turning.flatten(0, 1)))
-        self._expand = parts.storage.make_linear(rows, None)
+        self._expand = parts.storage.makers.linear(rows, None)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the few numbers [T, query_rank] (x, if there are none), and every head's query [T, heads, dim] in two
@@ -112,7 +112,7 @@ def _keys(parts: Parts, name: str, latent: LatentConfig) -> Linear:
         turning = halves(rows[latent.latent_dim :], latent.interleaved, dim=0)
         return torch.cat((rows[: latent.latent_dim], turning))
 
-    return parts.storage.make_linear(ordered(weight), None if biases is None else ordered(biases))
+    return parts.storage.makers.linear(ordered(weight), None if biases is None else ordered(biases))
 
 
 def _absorbed(parts: Parts, name: str, latent: LatentConfig) -> tuple[HeadLinear, HeadLinear]:
@@ -120,5 +120,5 @@ def _absorbed(parts: Parts, name: str, latent: LatentConfig) -> tuple[HeadLinear
     weight = parts.weights.take(f"{name}.kv_b_proj.weight")
     heads = weight.reshape(-1, latent.nope_dim + latent.value_dim, latent.latent_dim)
     keys, values = heads[:, : latent.nope_dim], heads[:, latent.nope_dim :]
-    make = parts.storage.make_heads
+    make = parts.storage.makers.heads
     return make(keys.transpose(1, 2)), make(values)

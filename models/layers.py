@@ -9,10 +9,9 @@ from torch import Tensor
 from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, IndexSpec, JoinedAttention
 from corymb.kernels.operations import Activation, Norm, Operations
 from corymb.models.config import DecoderConfig, LayerConfig
-from corymb.models.experts import MakeExperts
-from corymb.models.heads import MakeHeadLinear
 from corymb.models.latent_config import LatentConfig
-from corymb.models.linear import FusedLinear, Linear, MakeLinear
+from corymb.models.linear import FusedLinear, Linear
+from corymb.models.makers import Makers
 from corymb.models.model import Batch
 from corymb.models.weights import Weights
 
@@ -23,10 +22,7 @@ class Storage:
 
     compute: torch.dtype  # of hidden states
     embedding: torch.dtype
-    make_linear: MakeLinear
-    make_exact: MakeLinear  # of float32 weights, whatever the others are: for decisions that rounding would flip
-    make_experts: MakeExperts
-    make_heads: MakeHeadLinear
+    makers: Makers
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +37,12 @@ class Parts:
     def linear(self, *names: str, bias: bool) -> Linear:
         """One product for the weights of these names, their outputs one after another."""
         weight = self._joined([f"{name}.weight" for name in names])
-        return self.storage.make_linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
+        return self.storage.makers.linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
 
     def exact_linear(self, name: str, *, bias: bool) -> Linear:
         """A product in float32."""
         weight, biases = self.weights.take(f"{name}.weight"), self.weights.take(f"{name}.bias") if bias else None
-        return self.storage.make_exact(weight.float(), None if biases is None else biases.float())
+        return self.storage.makers.exact(weight.float(), None if biases is None else biases.float())
 
     def norm(self, name: str, *, offset: float = 0.0, eps: float | None = None) -> "RMSNorm":
         """A norm. Some checkpoints store the distance of its weight from an offset. `eps`: None for the model's."""
