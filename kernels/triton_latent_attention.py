@@ -51,11 +51,10 @@ class TritonLatents:
         self._layout: RaggedLayout | None = None
         self._most_keys = 0
 
-    def plan(self, layout: RaggedLayout, *, captured: bool) -> None:
-        """`captured`: the plan is for a graph, whose rows may be as long as the page table allows."""
+    def plan(self, layout: RaggedLayout, *, most_keys: int) -> None:
+        """Finds each token's row, on the device. No row has more than `most_keys` tokens, the new ones included."""
         self._layout = layout
-        longest = int((layout.host_starts + layout.host_widths).max(initial=1))
-        self._most_keys = layout.table.shape[1] if captured else longest
+        self._most_keys = most_keys
         spread_rows[(layout.rows.shape[0],)](
             layout.rows,
             layout.offsets,

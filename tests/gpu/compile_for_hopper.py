@@ -94,7 +94,7 @@ def attend_latents(dtype: torch.dtype) -> None:
         step = layout(widths, sliding=False)
         limits = Limits(max_rows=512, max_tokens=4096)
         attention = TritonAttention([spec], limits, device=CPU, kv_dtype=dtype, launch=LAUNCH)
-        attention.plan_graph(step)
+        attention.plan(step)
         tokens = step.num_tokens
         index_q = zeros(tokens, spec.index.num_heads, spec.index.head_dim, dtype=dtype)
         weights = zeros(tokens, spec.index.num_heads, dtype=torch.float32)
