@@ -9,6 +9,7 @@ from corymb.models.errors import BrokenModel, UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.gemma_config import read_gemma2, read_gemma3, read_gemma3_with_vision
 from corymb.models.llama_config import read_llama, read_mistral, read_qwen2, read_qwen3, read_smollm3
+from corymb.models.moe_config import read_mixtral, read_qwen3_moe
 
 DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "LlamaForCausalLM": read_llama,
@@ -16,6 +17,8 @@ DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "Qwen2ForCausalLM": read_qwen2,
     "Qwen3ForCausalLM": read_qwen3,
     "SmolLM3ForCausalLM": read_smollm3,
+    "MixtralForCausalLM": read_mixtral,
+    "Qwen3MoeForCausalLM": read_qwen3_moe,
     "Gemma2ForCausalLM": read_gemma2,
     "Gemma3ForCausalLM": read_gemma3,
     "Gemma3ForConditionalGeneration": read_gemma3_with_vision,

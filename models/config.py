@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from corymb.models.experts_config import ExpertsConfig
 from corymb.models.rope_config import Rope
 
 
@@ -12,6 +13,7 @@ class LayerConfig:
 
     rope: Rope | None  # None: the layer sees no positions
     window: int | None = None  # tokens it attends to, the current one included; None: all
+    sparse: bool = False  # its MLP is a mixture of experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class DecoderConfig:
     query_key_norm: bool = False
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
+    experts: ExpertsConfig | None = None  # of sparse layers
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Which tensors a decoder's checkpoint must hold, by name and shape. Imports no torch."""
 
-from corymb.models.config import DecoderConfig
+from corymb.models.config import DecoderConfig, LayerConfig
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -13,9 +13,9 @@ def expected_tensors(decoder: DecoderConfig) -> Shapes:
     """All tensors of a decoder, in the order in which a model takes them."""
     hidden = decoder.hidden_size
     shapes: Shapes = {EMBEDDING: (decoder.vocab_size, hidden)}
-    layer = _attention(decoder) | _mlp(decoder) | _norms(decoder)
-    for index in range(len(decoder.layers)):
-        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
+    for index, layer in enumerate(decoder.layers):
+        of_layer = _attention(decoder) | _mlp(decoder, layer) | _norms(decoder)
+        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in of_layer.items()}
     shapes[FINAL_NORM] = (hidden,)
     if not decoder.tied:
         shapes[HEAD] = (decoder.vocab_size, hidden)
@@ -33,7 +33,10 @@ def _attention(decoder: DecoderConfig) -> Shapes:
     return shapes
 
 
-def _mlp(decoder: DecoderConfig) -> Shapes:
+def _mlp(decoder: DecoderConfig, layer: LayerConfig) -> Shapes:
+    if layer.sparse:
+        assert decoder.experts is not None, "a sparse layer of a model without experts"
+        return decoder.experts.tensors(decoder.hidden_size)
     hidden, inner, bias = decoder.hidden_size, decoder.intermediate_size, decoder.mlp_bias
     return (
         _linear("mlp.gate_proj", inner, hidden, bias)

@@ -1,6 +1,7 @@
 """The parts that decoders are built from."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
 from corymb.kernels.operations import Activation, Norm, Operations
 from corymb.models.config import DecoderConfig, LayerConfig
+from corymb.models.experts import MakeExperts
 from corymb.models.linear import FusedLinear, Linear, MakeLinear
 from corymb.models.model import Batch
 from corymb.models.weights import Weights
@@ -20,6 +22,8 @@ class Storage:
     compute: torch.dtype  # of hidden states
     embedding: torch.dtype
     make_linear: MakeLinear
+    make_exact: MakeLinear  # of float32 weights, whatever the others are: for decisions that rounding would flip
+    make_experts: MakeExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,11 @@ class Parts:
         """One product for the weights of these names, their outputs one after another."""
         weight = self._joined([f"{name}.weight" for name in names])
         return self.storage.make_linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
+
+    def exact_linear(self, name: str, *, bias: bool) -> Linear:
+        """A product in float32."""
+        weight, biases = self.weights.take(f"{name}.weight"), self.weights.take(f"{name}.bias") if bias else None
+        return self.storage.make_exact(weight.float(), None if biases is None else biases.float())
 
     def norm(self, name: str, *, offset: float = 0.0) -> "RMSNorm":
         """A norm. Some checkpoints store the distance of its weight from an offset."""
@@ -82,6 +91,19 @@ def add_product(product: Linear, x: Tensor, residual: Tensor) -> Tensor | None:
         product.fused(x, add_to=residual)
         return None
     return product(x)
+
+
+class LayerMLP(Protocol):
+    """What a layer does after attention, token by token."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns [T, hidden_size] of [T, hidden_size]."""
+        ...
+
+    def after(self, delta: Tensor | None, residual: Tensor, norm: RMSNorm) -> Tensor | None:
+        """Adds delta, if there is any, to residual and returns what it makes of the norm of that; None if that is added
+        already too."""
+        ...
 
 
 class MLP:

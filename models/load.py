@@ -12,11 +12,12 @@ from corymb.kernels.torch_operations import TorchOperations
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.decoder import Decoder
 from corymb.models.errors import UnsupportedModel
+from corymb.models.experts import MakeExperts, SeparateExperts
 from corymb.models.gemma import build_gemma
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
 from corymb.models.inventory import expected_tensors
 from corymb.models.layers import Parts, Storage
-from corymb.models.linear import MakeLinear, linear_for
+from corymb.models.linear import MakeLinear, exact_linear_for, linear_for
 from corymb.models.llama import build_llama
 from corymb.models.precision import DType, Precision, WeightType
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
@@ -45,6 +46,8 @@ class LoadOptions:
     load_format: LoadFormat = "auto"
     operations: Operations = field(default_factory=TorchOperations)
     make_linear: MakeLinear | None = None  # None: what suits device and types
+    make_exact: MakeLinear | None = None
+    make_experts: MakeExperts | None = None
 
     @property
     def storage(self) -> Storage:
@@ -52,7 +55,14 @@ class LoadOptions:
         names: dict[torch.dtype, WeightType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
         weights = self.weights or names[self.dtype]
         embedding = TORCH_DTYPES[Precision("float32", weights).embedding]
-        return Storage(self.dtype, embedding, self.make_linear or linear_for(self.device, self.dtype, weights))
+        make_linear = self.make_linear or linear_for(self.device, self.dtype, weights)
+        return Storage(
+            compute=self.dtype,
+            embedding=embedding,
+            make_linear=make_linear,
+            make_exact=self.make_exact or exact_linear_for(self.device),
+            make_experts=self.make_experts or SeparateExperts(make_linear),
+        )
 
 
 def load_model(

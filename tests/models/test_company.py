@@ -33,6 +33,13 @@ GEMMA = {
     "sliding_window": 20,
     "layer_types": ["sliding_attention", "full_attention"],
 }
+MIXTRAL = {
+    **LLAMA,
+    "architectures": ["MixtralForCausalLM"],
+    "intermediate_size": 320,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+}
 PROMPTS = {
     row: [(31 * row + 7 * index) % 1000 for index in range(length)] for row, length in [(1, 5), (2, 33), (3, 60)]
 }
@@ -40,7 +47,7 @@ COMPANY = [(1,), (3, 1), (1, 2, 3), (2, 3, 1), tuple(range(1, 18)), tuple(range(
 
 
 @pytest.mark.parametrize("weights", ["float32", "float16", "int8"])
-@pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "gemma"])
+@pytest.mark.parametrize("config", [LLAMA, GEMMA, MIXTRAL], ids=["llama", "gemma", "mixtral"])
 def test_row_gives_the_same_bits_in_any_company(tmp_path: Path, config: dict, weights: WeightType) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = load_model(tmp_path, read_config(tmp_path), LoadOptions(load_format="dummy", weights=weights))

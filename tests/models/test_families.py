@@ -41,6 +41,7 @@ GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+QWEN3_MOE = {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama 2": ("Llama", {"num_key_value_heads": 6}),
     "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
@@ -60,6 +61,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 16, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 2},
     ),
     "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
+    "mixtral": ("Mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}),
+    "mixtral, sliding": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 24}),
+    "qwen3 moe": ("Qwen3Moe", {**QWEN3_MOE, "norm_topk_prob": True}),
+    "qwen3 moe, partly dense": (
+        "Qwen3Moe",
+        {**QWEN3_MOE, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
+    ),
     "gemma 2": ("Gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 12}),
     "gemma 3": ("Gemma3Text", {"head_dim": 16, "sliding_window": 24, "layer_types": None, "sliding_window_pattern": 2}),
     "gemma 3, scaled rope": (
