@@ -98,10 +98,11 @@ def _chunk(inputs: Inputs, state: Tensor) -> Tensor:
     those before it, which is a triangular system of equations.
     """
     queries, keys, values = (part.transpose(0, 1) for part in (inputs.queries, inputs.keys, inputs.values))
-    since = inputs.decays.t().cumsum(-1)  # [H, GRID], decay from the chunk's beginning through each token
+    # [H, GRID], decay from the chunk's beginning through each token; in float64, since differences of large sums follow.
+    since = inputs.decays.t().double().cumsum(-1)
     later = torch.ones(GRID, GRID, dtype=torch.bool, device=state.device).triu(1)
-    between = (since.unsqueeze(-1) - since.unsqueeze(-2)).masked_fill_(later, -torch.inf).exp_()
-    grown = since.exp().unsqueeze(-1)
+    between = (since.unsqueeze(-1) - since.unsqueeze(-2)).float().masked_fill_(later, -torch.inf).exp_()
+    grown = since.float().exp_().unsqueeze(-1)
     taken = values
     if inputs.strengths is not None:
         strengths = inputs.strengths.t().unsqueeze(-1)
@@ -114,6 +115,6 @@ def _chunk(inputs: Inputs, state: Tensor) -> Tensor:
         taken = own - torch.matmul(reading, state)
     seen = torch.matmul(queries, keys.transpose(-1, -2)).mul_(between)
     out = torch.matmul(queries * grown, state).add_(torch.matmul(seen, taken))
-    left = (since[:, -1:] - since).exp_().unsqueeze(-1)
+    left = between[:, -1].unsqueeze(-1)
     state.mul_(grown[:, -1:]).add_(torch.matmul((keys * left).transpose(-1, -2), taken))
     return out.transpose(0, 1)

@@ -17,9 +17,10 @@ from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
-from corymb.models.layers import attention_spec
+from corymb.models.layers import attention_specs
 from corymb.models.linear import MakeLinear
 from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
+from corymb.models.mixers import state_specs
 from corymb.models.model import Model
 from corymb.models.precision import Precision
 from corymb.models.states import StateSpec
@@ -104,12 +105,12 @@ class DecoderBlueprint:
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
-        return [attention_spec(self.decoder, layer) for layer in self.decoder.layers]
+        return attention_specs(self.decoder)
 
     @property
     def state_specs(self) -> Sequence[StateSpec]:
         """See Blueprint."""
-        return ()
+        return state_specs(self.decoder)
 
     @property
     def weights_bytes(self) -> int:

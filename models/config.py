@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from corymb.models.experts_config import ExpertsConfig
+from corymb.models.recurrent_config import Multipliers, RecurrentConfig
 from corymb.models.rope_config import Rope
 
 
@@ -14,6 +15,8 @@ class LayerConfig:
     rope: Rope | None  # None: the layer sees no positions
     window: int | None = None  # tokens it attends to, the current one included; None: all
     sparse: bool = False  # its MLP is a mixture of experts
+    attends: bool = True
+    recurrent: RecurrentConfig | None = None  # in place of attention, or beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,20 @@ class DecoderConfig:
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
     experts: ExpertsConfig | None = None  # of sparse layers
+    norm_offset: float = 0.0  # checkpoints store the distance of a norm's weights from it
+    output_gate: bool = False  # queries come with gates, which weigh what attention gives
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    multipliers: Multipliers | None = None
+
+    def num_attending(self, index: int) -> int:
+        """Layers with attention before this one."""
+        return sum(layer.attends for layer in self.layers[:index])
+
+    def num_states(self, index: int) -> int:
+        """Tensors of state of all layers before this one."""
+        recurrent = [layer.recurrent for layer in self.layers[:index]]
+        return sum(1 if one.matrix is None else 2 for one in recurrent if one is not None)
 
 
 @dataclass(frozen=True, slots=True)

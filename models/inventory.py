@@ -14,7 +14,7 @@ def expected_tensors(decoder: DecoderConfig) -> Shapes:
     hidden = decoder.hidden_size
     shapes: Shapes = {EMBEDDING: (decoder.vocab_size, hidden)}
     for index, layer in enumerate(decoder.layers):
-        of_layer = _attention(decoder) | _mlp(decoder, layer) | _norms(decoder)
+        of_layer = _mixer(decoder, layer) | _mlp(decoder, layer) | _norms(decoder)
         shapes |= {f"model.layers.{index}.{name}": shape for name, shape in of_layer.items()}
     shapes[FINAL_NORM] = (hidden,)
     if not decoder.tied:
@@ -22,9 +22,18 @@ def expected_tensors(decoder: DecoderConfig) -> Shapes:
     return shapes
 
 
+def _mixer(decoder: DecoderConfig, layer: LayerConfig) -> Shapes:
+    shapes = _attention(decoder) if layer.attends else {}
+    if layer.recurrent is None:
+        return shapes
+    of_recurrent = layer.recurrent.tensors(decoder.hidden_size)
+    return shapes | {f"{layer.recurrent.name}.{name}": shape for name, shape in of_recurrent.items()}
+
+
 def _attention(decoder: DecoderConfig) -> Shapes:
     queries, keys = decoder.num_heads * decoder.head_dim, decoder.num_kv_heads * decoder.head_dim
-    shapes = _linear("self_attn.q_proj", queries, decoder.hidden_size, decoder.qkv_bias)
+    with_gates = 2 * queries if decoder.output_gate else queries
+    shapes = _linear("self_attn.q_proj", with_gates, decoder.hidden_size, decoder.qkv_bias)
     for name in ("self_attn.k_proj", "self_attn.v_proj"):
         shapes |= _linear(name, keys, decoder.hidden_size, decoder.qkv_bias)
     shapes |= _linear("self_attn.o_proj", decoder.hidden_size, queries, decoder.output_bias)

@@ -1,5 +1,6 @@
 """Loads a model: from a folder's safetensors, or with invented weights."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,17 +9,20 @@ from typing import Literal
 import torch
 
 from corymb.kernels.operations import Operations
+from corymb.kernels.recurrence import Recurrence
 from corymb.kernels.torch_operations import TorchOperations
+from corymb.kernels.torch_recurrence import TorchRecurrence
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.decoder import Decoder
 from corymb.models.errors import UnsupportedModel
 from corymb.models.experts import MakeExperts, SeparateExperts
 from corymb.models.gemma import build_gemma
-from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
+from corymb.models.headers import Stored, check_tensors, read_headers, weights_size_bytes
 from corymb.models.inventory import expected_tensors
 from corymb.models.layers import Parts, Storage
 from corymb.models.linear import MakeLinear, exact_linear_for, linear_for
 from corymb.models.llama import build_llama
+from corymb.models.multiplied import MultipliedWeights
 from corymb.models.precision import DType, Precision, WeightType
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
 
@@ -45,6 +49,7 @@ class LoadOptions:
     device: torch.device = CPU
     load_format: LoadFormat = "auto"
     operations: Operations = field(default_factory=TorchOperations)
+    recurrence: Recurrence = field(default_factory=TorchRecurrence)
     make_linear: MakeLinear | None = None  # None: what suits device and types
     make_exact: MakeLinear | None = None
     make_experts: MakeExperts | None = None
@@ -78,10 +83,22 @@ def load_model(
     if options.load_format == "dummy":
         return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
     stored = read_headers(folder)
+    decoder = _as_stored(decoder, stored)
     check_tensors(stored, expected_tensors(decoder), folder)
     with CheckpointWeights(stored, options.device, on_progress) as weights:
         return _build(decoder, weights, options)
 
 
+def _as_stored(decoder: DecoderConfig, stored: Stored) -> DecoderConfig:
+    """Checkpoints of one architecture may hold experts stacked or one by one."""
+    if decoder.experts is None or decoder.experts.form == "interleaved":
+        return decoder
+    stacked = any(name.endswith(".experts.gate_up_proj") for name in stored)
+    experts = dataclasses.replace(decoder.experts, form="stacked" if stacked else "separate")
+    return dataclasses.replace(decoder, experts=experts)
+
+
 def _build(decoder: DecoderConfig, weights: Weights, options: LoadOptions) -> Decoder:
-    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.storage))
+    if decoder.multipliers is not None:
+        weights = MultipliedWeights(weights, decoder, decoder.multipliers)
+    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.recurrence, options.storage))
