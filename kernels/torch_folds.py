@@ -98,7 +98,7 @@ def _chunk(inputs: Inputs, state: Tensor) -> Tensor:
     those before it, which is a triangular system of equations.
     """
     queries, keys, values = (part.transpose(0, 1) for part in (inputs.queries, inputs.keys, inputs.values))
-    # [H, GRID], decay from the chunk's beginning through each token; in float64, since differences of large sums follow.
+    # [H, GRID], decay from the beginning through each token; in float64, since differences of large sums follow.
     since = inputs.decays.t().double().cumsum(-1)
     later = torch.ones(GRID, GRID, dtype=torch.bool, device=state.device).triu(1)
     between = (since.unsqueeze(-1) - since.unsqueeze(-2)).float().masked_fill_(later, -torch.inf).exp_()
