@@ -66,6 +66,7 @@ class BuiltinBlueprint:
 
     config: ModelConfig
     window: int | None
+    recurrent: bool
     weights_bytes: int = 0
 
     @property
@@ -88,7 +89,7 @@ class BuiltinBlueprint:
 
     def _make(self) -> Model:
         if self.config.architecture == "CorymbHash":
-            return HashModel(self.window)
+            return HashModel(self.window, recurrent=self.recurrent)
         return TapeModel() if self.config.architecture == "CorymbTape" else UniformModel()
 
 
@@ -159,4 +160,4 @@ def read_blueprint(
         raise UnsupportedModel(f"{config.architecture} has no weights to quantize; leave --quantization out.")
     fields = Fields.read(folder / "config.json")
     window = fields.whole("sliding_window") if fields.has("sliding_window") else None
-    return BuiltinBlueprint(config, window if config.architecture == "CorymbHash" else None)
+    return BuiltinBlueprint(config, window, recurrent=fields.flag("recurrent", default=False))

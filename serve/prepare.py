@@ -138,6 +138,7 @@ def _check_memory(model: ModelConfig, config: ServeConfig, weights_bytes: int, c
         page_size=memory.page_size,
         max_total_tokens=memory.max_total_tokens,
         mem_fraction_static=memory.mem_fraction_static,
+        sliding_ratio=memory.swa_full_tokens_ratio,
     )
     room = find_room(host_memory(), weights_bytes, memory.mem_fraction_static)
     size_pools(cost, model.window, request, room)
