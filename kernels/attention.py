@@ -6,7 +6,7 @@ of those. Keys and values live in a paged pool and are found through the page ta
 slot = table[rows[r], position], and for a sliding-window layer full_to_sliding[slot].
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -53,6 +53,9 @@ class AttentionSpec:
     scale: float
     window: int | None = None  # tokens, the current one included; None attends to all
     soft_cap: float | None = None  # logits become cap × tanh(logits ÷ cap)
+    # float32 [num_heads]: one more logit of each head, of a key whose value is zero. Nobody plans by its numbers; a
+    # spec that only describes a layer holds them on torch's meta device.
+    sinks: Tensor | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

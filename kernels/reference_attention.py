@@ -36,4 +36,6 @@ def _attend_one(query: Tensor, keys: Tensor, values: Tensor, spec: AttentionSpec
     scores = torch.einsum("hd,lhd->hl", query, keys) * spec.scale
     if spec.soft_cap is not None:
         scores = torch.tanh(scores / spec.soft_cap) * spec.soft_cap
-    return torch.einsum("hl,lhd->hd", scores.softmax(-1), values)
+    if spec.sinks is not None:
+        scores = torch.cat((scores, spec.sinks.double()[:, None]), dim=1)
+    return torch.einsum("hl,lhd->hd", scores.softmax(-1)[:, : len(values)], values)

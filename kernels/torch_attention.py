@@ -151,19 +151,23 @@ def _attend(q: Tensor, block: Block, spec: AttentionSpec, cache: KVLayer) -> Ten
         pool.index_select(0, block.slots).transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1)
         for pool in (cache.keys, cache.values)
     )
-    if spec.soft_cap is None:
+    if spec.soft_cap is None and spec.sinks is None:
         attended = F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=block.mask, is_causal=block.mask is None, scale=spec.scale
         )
     else:
-        attended = _attend_capped(queries, keys, values, block, spec)
+        attended = _attend_by_steps(queries, keys, values, block, spec)
     return attended.permute(2, 0, 1, 3).reshape(q.shape)
 
 
-def _attend_capped(queries: Tensor, keys: Tensor, values: Tensor, block: Block, spec: AttentionSpec) -> Tensor:
+def _attend_by_steps(queries: Tensor, keys: Tensor, values: Tensor, block: Block, spec: AttentionSpec) -> Tensor:
     scores = capped(torch.matmul(queries, keys.transpose(-1, -2)).float() * spec.scale, spec.soft_cap)
     num_queries, num_keys = scores.shape[-2:]
     seen = block.mask
     if seen is None:
         seen = torch.ones(num_queries, num_keys, dtype=torch.bool, device=scores.device).tril()
-    return torch.matmul(scores.masked_fill(~seen, -torch.inf).softmax(-1).to(queries.dtype), values)
+    scores = scores.masked_fill_(~seen, -torch.inf)
+    if spec.sinks is not None:
+        sinks = spec.sinks.view(spec.num_kv_heads, -1, 1, 1).expand(-1, -1, num_queries, 1)
+        scores = torch.cat((scores, sinks), dim=-1)
+    return torch.matmul(scores.softmax(-1)[..., :num_keys].to(queries.dtype), values)

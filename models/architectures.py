@@ -11,7 +11,7 @@ from corymb.models.fields import Fields
 from corymb.models.gemma_config import read_gemma2, read_gemma3, read_gemma3_with_vision
 from corymb.models.lfm2_config import read_lfm2, read_lfm2_moe
 from corymb.models.llama_config import read_llama, read_mistral, read_qwen2, read_qwen3, read_smollm3
-from corymb.models.moe_config import read_mixtral, read_qwen3_moe
+from corymb.models.moe_config import read_gpt_oss, read_mixtral, read_qwen3_moe
 from corymb.models.qwen_next_config import (
     read_qwen3_5,
     read_qwen3_5_moe,
@@ -36,6 +36,7 @@ DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "FalconH1ForCausalLM": read_falcon_h1,
     "Lfm2ForCausalLM": read_lfm2,
     "Lfm2MoeForCausalLM": read_lfm2_moe,
+    "GptOssForCausalLM": read_gpt_oss,
     "Gemma2ForCausalLM": read_gemma2,
     "Gemma3ForCausalLM": read_gemma3,
     "Gemma3ForConditionalGeneration": read_gemma3_with_vision,

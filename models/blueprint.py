@@ -15,6 +15,7 @@ from corymb.models.architectures import read_config
 from corymb.models.builtin import HashModel, NoAttention, TapeModel, UniformModel
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
+from corymb.models.experts import MakeExperts
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
 from corymb.models.layers import attention_specs
@@ -143,6 +144,8 @@ def read_blueprint(
     load_format: Literal["auto", "dummy"],
     operations: Operations | None = None,
     make_linear: MakeLinear | None = None,
+    make_exact: MakeLinear | None = None,
+    make_experts: MakeExperts | None = None,
 ) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
@@ -154,6 +157,8 @@ def read_blueprint(
             load_format=load_format,
             operations=operations or TorchOperations(),
             make_linear=make_linear,
+            make_exact=make_exact,
+            make_experts=make_experts,
         )
         return DecoderBlueprint(folder, config, config.decoder, precision, options)
     if precision.weights == "int8":

@@ -101,9 +101,13 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         load_format=options.load_format,
         operations=gpu.operations() if gpu else None,
         make_linear=gpu.make_linear(dtype) if gpu else None,
+        make_exact=gpu.make_exact() if gpu else None,
+        make_experts=gpu.make_experts(dtype) if gpu else None,
     )
     if gpu and blueprint.state_specs:
         raise UnsupportedModel(f"{blueprint.config.architecture} keeps recurrent state: it needs --device cpu.")
+    if gpu:
+        gpu.suit(blueprint.attention_specs)
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)

@@ -41,6 +41,7 @@ class DecoderConfig:
     mlp_bias: bool = False
     query_key_norm: bool = False
     attention_soft_cap: float | None = None
+    sinks: bool = False  # each query head has a logit of its own beside those of its keys
     logit_soft_cap: float | None = None
     experts: ExpertsConfig | None = None  # of sparse layers
     norm_offset: float = 0.0  # checkpoints store the distance of a norm's weights from it

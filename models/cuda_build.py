@@ -19,12 +19,15 @@ from corymb.kernels.triton_sampling import TritonSampling
 from corymb.models.builtin import NoAttention
 from corymb.models.cuda_decode import Parts
 from corymb.models.cuda_device import CudaDevice, Device, HostDevice
+from corymb.models.cuda_exact import CudaExactLinears
+from corymb.models.cuda_experts import CudaExperts
 from corymb.models.cuda_graphs import tiers
 from corymb.models.cuda_linear import CudaLinears
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_prefill import prefill_tiers
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
+from corymb.models.experts import MakeExperts
 from corymb.models.linear import MakeLinear
 from corymb.models.model import Model, ScoringModel
 from corymb.models.placement import Place
@@ -61,6 +64,15 @@ class CudaParts:
         self.launch = _launch(device, early=options.early_launch)
         self.selected: Selected = select(options.attention, has_flashinfer=has_flashinfer() and not is_interpreted())
 
+    def suit(self, specs: Sequence[AttentionSpec]) -> None:
+        """Chooses back ends that do what a model's layers ask for. Raises UnsupportedModel."""
+        ours = "attention sinks" if any(spec.sinks is not None for spec in specs) else None
+        wish, flashinfer = self._options.attention, has_flashinfer() and not is_interpreted()
+        try:
+            self.selected = select(wish, has_flashinfer=flashinfer, ours=ours)
+        except UnavailableBackend as error:
+            raise UnsupportedModel(str(error)) from error
+
     def operations(self) -> Operations:
         """What a model's layers are built with."""
         return TritonOperations(self.launch)
@@ -70,6 +82,14 @@ class CudaParts:
         return CudaLinears(
             dtype, self.launch, self._options.fused_rows, deterministic=self._options.attention.deterministic
         )
+
+    def make_exact(self) -> MakeLinear:
+        """How its products in float32 are made."""
+        return CudaExactLinears(self.launch, deterministic=self._options.attention.deterministic)
+
+    def make_experts(self, dtype: torch.dtype) -> MakeExperts:
+        """How its routed experts are made."""
+        return CudaExperts(dtype, self.launch, deterministic=self._options.attention.deterministic)
 
     @property
     def detail(self) -> str:

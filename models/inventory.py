@@ -1,5 +1,8 @@
 """Which tensors a decoder's checkpoint must hold, by name and shape. Imports no torch."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from corymb.models.config import DecoderConfig, LayerConfig
 
 Shapes = dict[str, tuple[int, ...]]
@@ -22,6 +25,15 @@ def expected_tensors(decoder: DecoderConfig) -> Shapes:
     return shapes
 
 
+def as_stored(decoder: DecoderConfig, names: Iterable[str]) -> DecoderConfig:
+    """The decoder as a checkpoint with these tensors holds it: experts of one architecture may lie stacked or apart."""
+    if decoder.experts is None or decoder.experts.form == "interleaved":
+        return decoder
+    stacked = any(name.endswith(".experts.gate_up_proj") for name in names)
+    experts = replace(decoder.experts, form="stacked" if stacked else "separate")
+    return replace(decoder, experts=experts)
+
+
 def _mixer(decoder: DecoderConfig, layer: LayerConfig) -> Shapes:
     shapes = _attention(decoder) if layer.attends else {}
     if layer.recurrent is None:
@@ -37,6 +49,8 @@ def _attention(decoder: DecoderConfig) -> Shapes:
     for name in ("self_attn.k_proj", "self_attn.v_proj"):
         shapes |= _linear(name, keys, decoder.hidden_size, decoder.qkv_bias)
     shapes |= _linear("self_attn.o_proj", decoder.hidden_size, queries, decoder.output_bias)
+    if decoder.sinks:
+        shapes["self_attn.sinks"] = (decoder.num_heads,)
     if decoder.query_key_norm:
         shapes |= {"self_attn.q_norm.weight": (decoder.head_dim,), "self_attn.k_norm.weight": (decoder.head_dim,)}
     return shapes

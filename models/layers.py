@@ -1,6 +1,6 @@
 """The parts that decoders are built from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -142,6 +142,8 @@ class SelfAttention:
         decoder, layer = parts.decoder, parts.decoder.layers[index]
         self._cache = decoder.num_attending(index)
         self._spec = attention_spec(decoder, layer)
+        if decoder.sinks:
+            self._spec = replace(self._spec, sinks=parts.weights.take(f"{name}.sinks").float())
         self._operations = parts.operations
         order = order_of(layer.rope, decoder.head_dim)
 
@@ -221,4 +223,5 @@ def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
         scale=decoder.attention_scale,
         window=layer.window,
         soft_cap=decoder.attention_soft_cap,
+        sinks=torch.empty(decoder.num_heads, device="meta") if decoder.sinks else None,
     )

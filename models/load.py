@@ -1,6 +1,5 @@
 """Loads a model: from a folder's safetensors, or with invented weights."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,8 @@ from corymb.models.decoder import Decoder
 from corymb.models.errors import UnsupportedModel
 from corymb.models.experts import MakeExperts, SeparateExperts
 from corymb.models.gemma import build_gemma
-from corymb.models.headers import Stored, check_tensors, read_headers, weights_size_bytes
-from corymb.models.inventory import expected_tensors
+from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
+from corymb.models.inventory import as_stored, expected_tensors
 from corymb.models.layers import Parts, Storage
 from corymb.models.linear import MakeLinear, exact_linear_for, linear_for
 from corymb.models.llama import build_llama
@@ -83,19 +82,10 @@ def load_model(
     if options.load_format == "dummy":
         return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
     stored = read_headers(folder)
-    decoder = _as_stored(decoder, stored)
+    decoder = as_stored(decoder, stored)
     check_tensors(stored, expected_tensors(decoder), folder)
     with CheckpointWeights(stored, options.device, on_progress) as weights:
         return _build(decoder, weights, options)
-
-
-def _as_stored(decoder: DecoderConfig, stored: Stored) -> DecoderConfig:
-    """Checkpoints of one architecture may hold experts stacked or one by one."""
-    if decoder.experts is None or decoder.experts.form == "interleaved":
-        return decoder
-    stacked = any(name.endswith(".experts.gate_up_proj") for name in stored)
-    experts = dataclasses.replace(decoder.experts, form="stacked" if stacked else "separate")
-    return dataclasses.replace(decoder, experts=experts)
 
 
 def _build(decoder: DecoderConfig, weights: Weights, options: LoadOptions) -> Decoder:

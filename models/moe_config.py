@@ -1,13 +1,13 @@
-"""Reads the configurations of Mixtral and Qwen3-MoE: Llama's layers with routed experts."""
+"""Reads the configurations of Mixtral, Qwen3-MoE and gpt-oss: Llama's layers with routed experts."""
 
 import dataclasses
 
-from corymb.kernels.routing import Routing
+from corymb.kernels.routing import Gating, Routing
 from corymb.models.config import DecoderConfig
 from corymb.models.errors import BrokenModel, UnsupportedModel
 from corymb.models.experts_config import ExpertsConfig
 from corymb.models.fields import Fields
-from corymb.models.llama_config import decoder_of, with_windows
+from corymb.models.llama_config import decoder_of, sliding_layers, with_windows
 
 
 def read_mixtral(fields: Fields) -> DecoderConfig:
@@ -29,6 +29,29 @@ def read_qwen3_moe(fields: Fields) -> DecoderConfig:
     decoder = dataclasses.replace(decoder, qkv_bias=biased, output_bias=biased, query_key_norm=True)
     decoder = with_experts(decoder, qwen_experts(fields, decoder), qwen_sparse(fields, len(decoder.layers)))
     return with_windows(decoder, fields, [fields.flag("use_sliding_window", False)] * len(decoder.layers))
+
+
+def read_gpt_oss(fields: Fields) -> DecoderConfig:
+    """gpt-oss: sinks, every other layer slides, biases everywhere, and experts with a clamped gate."""
+    biased = fields.flag("attention_bias", True)
+    decoder = decoder_of(fields, default_context=131_072, default_head_dim=64, default_theta=150_000.0)
+    decoder = dataclasses.replace(decoder, qkv_bias=biased, output_bias=biased, sinks=True)
+    check_gating(decoder)
+    routing = Routing(fields.whole("num_local_experts", 128), fields.whole("num_experts_per_tok", 4))
+    slope, limit = fields.number("swiglu_alpha", 1.702), fields.number("swiglu_limit", 7.0)
+    experts = ExpertsConfig(
+        check_routing(routing, fields),
+        decoder.intermediate_size,
+        Gating(slope=slope, lift=1.0, limit=limit),
+        bias=True,
+        router="router",
+        router_bias=True,
+        form="interleaved",
+    )
+    num_layers = len(decoder.layers)
+    decoder = with_experts(decoder, experts, [True] * num_layers)
+    sliding = sliding_layers(fields, num_layers, [layer % 2 == 0 for layer in range(num_layers)])
+    return with_windows(decoder, fields, sliding)
 
 
 def qwen_experts(fields: Fields, decoder: DecoderConfig) -> ExpertsConfig:

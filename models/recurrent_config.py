@@ -1,5 +1,6 @@
 """What layers that carry a state are, and where their tensors stand in a checkpoint. Imports no torch."""
 
+import math
 from dataclasses import dataclass
 
 Shape = tuple[int, ...]
@@ -128,6 +129,12 @@ class ShortConvolutionConfig:
 
 
 RecurrentConfig = DeltaNetConfig | Mamba2Config | ShortConvolutionConfig
+
+
+def state_size_bytes(config: RecurrentConfig, item_bytes: int) -> int:
+    """What a sequence's state takes in one layer: the convolution's last inputs, and the matrix in float32."""
+    window = (config.width - 1) * config.num_channels * item_bytes
+    return window if config.matrix is None else window + 4 * math.prod(config.matrix)
 
 
 @dataclass(frozen=True, slots=True)

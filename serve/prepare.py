@@ -8,10 +8,11 @@ import msgspec
 from corymb.models.architectures import read_config
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.headers import check_tensors, read_headers
-from corymb.models.inventory import expected_tensors
+from corymb.models.inventory import as_stored, expected_tensors
 from corymb.models.memory import Memory, host_memory
 from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
+from corymb.models.recurrent_config import state_size_bytes
 from corymb.models.sizing import PoolRequest, TokenBytes, find_room, size_pools
 from corymb.models.source import ModelSource, resolve
 from corymb.scheduler.config import SchedulerConfig
@@ -115,9 +116,9 @@ def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: G
     """Raises unless all tensors are there and fit into memory beside the pools; returns what they will take."""
     if model.decoder is None:
         return 0
-    expected = expected_tensors(model.decoder)
     if config.model.load_format != "dummy":
-        check_tensors(read_headers(folder), expected, folder)
+        stored = read_headers(folder)
+        check_tensors(stored, expected_tensors(as_stored(model.decoder, stored)), folder)
     device = resolve_device(config.runtime.device, gpu)
     precision = _precision(config, device, model)
     weights_bytes = precision.weights_bytes(model.decoder, device)
@@ -147,4 +148,7 @@ def _check_memory(model: ModelConfig, config: ServeConfig, weights_bytes: int, c
 def _token_bytes(decoder: DecoderConfig, precision: Precision) -> TokenBytes:
     layer_bytes = 2 * decoder.num_kv_heads * decoder.head_dim * ITEM_BYTES[precision.compute]
     num_sliding = sum(layer.window is not None for layer in decoder.layers)
-    return TokenBytes(layer_bytes * (len(decoder.layers) - num_sliding), layer_bytes * num_sliding)
+    num_full = sum(layer.attends for layer in decoder.layers) - num_sliding
+    recurrent = [layer.recurrent for layer in decoder.layers if layer.recurrent is not None]
+    state_bytes = sum(state_size_bytes(one, ITEM_BYTES[precision.compute]) for one in recurrent)
+    return TokenBytes(layer_bytes * num_full, layer_bytes * num_sliding, state_bytes)

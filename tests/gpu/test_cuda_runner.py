@@ -52,6 +52,13 @@ SLIDING = TINY | {
     "use_sliding_window": True,
     "max_window_layers": 1,
 }
+MIXTRAL = TINY | {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2}
+GPT_OSS = MIXTRAL | {
+    "architectures": ["GptOssForCausalLM"],
+    "head_dim": 16,
+    "num_hidden_layers": 2,
+    "sliding_window": 12,
+}
 EOS_IDS = frozenset({2})
 
 
@@ -84,7 +91,12 @@ def gpu_runner(path, config, *, dtype=torch.float32, deterministic=False, **opti
     parts = CudaParts(asked, make_device())
     device = make_device().device
     options = LoadOptions(
-        dtype=dtype, device=device, operations=parts.operations(), make_linear=parts.make_linear(dtype)
+        dtype=dtype,
+        device=device,
+        operations=parts.operations(),
+        make_linear=parts.make_linear(dtype),
+        make_exact=parts.make_exact(),
+        make_experts=parts.make_experts(dtype),
     )
     model = load_model(path, read_config(path), options)
     return parts.runner(model, cache_config(config), dtype, dtype, eos_ids=EOS_IDS)
@@ -146,8 +158,11 @@ def assert_same(ours, theirs) -> None:
         (TINY, {}),
         (SLIDING, {"fused_rows": 16}),
         (TINY, {"deterministic": True}),
+        (MIXTRAL, {}),
+        (GPT_OSS, {}),
+        (MIXTRAL, {"deterministic": True}),
     ],
-    ids=["eager", "graphs", "sliding", "deterministic"],
+    ids=["eager", "graphs", "sliding", "deterministic", "experts", "sinks", "deterministic experts"],
 )
 def test_greedy_tokens_are_those_of_the_cpu(folder, config, options) -> None:
     path = folder(config)

@@ -77,6 +77,7 @@ MULTIPLIERS = {
     "ssm_multipliers": [0.5, 0.9, 1.1, 0.6, 1.2],
     "mlp_multipliers": [0.7, 1.4],
 }
+GPT_OSS = {"head_dim": 16, "sliding_window": 24, "num_local_experts": 6, "num_experts_per_tok": 3}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama 2": ("Llama", {"num_key_value_heads": 6}),
     "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
@@ -132,6 +133,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Lfm2Moe",
         {**LFM2, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_dense_layers": 1},
     ),
+    "gpt-oss": ("GptOss", GPT_OSS),
+    "gpt-oss, tight gates": ("GptOss", {**GPT_OSS, "swiglu_limit": 0.5, "swiglu_alpha": 1.1, "rope_parameters": YARN}),
     "gemma 2": ("Gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 12}),
     "gemma 3": ("Gemma3Text", {"head_dim": 16, "sliding_window": 24, "layer_types": None, "sliding_window_pattern": 2}),
     "gemma 3, scaled rope": (
@@ -208,7 +211,7 @@ def make_reference(family: str, changes: dict[str, Any]) -> PreTrainedModel:
     torch.manual_seed(0)
     model = getattr(transformers, architecture)._from_config(config, attn_implementation="eager")
     for name, parameter in model.named_parameters():  # norms start at one, or zero, and would hide mistakes
-        if name.endswith(("norm.weight", "bias")):
+        if name.endswith(("norm.weight", "bias", "sinks")):
             torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.2)
     return model.eval()
 
