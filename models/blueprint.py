@@ -17,11 +17,13 @@ from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
-from corymb.models.layers import attention_spec
+from corymb.models.layers import attention_specs
 from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
 from corymb.models.makers import Makers
+from corymb.models.mixers import state_specs
 from corymb.models.model import Model
 from corymb.models.precision import Precision
+from corymb.models.states import StateSpec
 
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
@@ -36,6 +38,11 @@ class Blueprint(Protocol):
 
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
+        """Those of the model."""
+        ...
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
         """Those of the model."""
         ...
 
@@ -59,12 +66,18 @@ class BuiltinBlueprint:
 
     config: ModelConfig
     window: int | None
+    recurrent: bool
     weights_bytes: int = 0
 
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
         return self._make().attention_specs
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """See Blueprint."""
+        return self._make().state_specs
 
     def load(self, on_progress: OnProgress) -> Model:  # noqa: ARG002
         """See Blueprint."""
@@ -76,7 +89,7 @@ class BuiltinBlueprint:
 
     def _make(self) -> Model:
         if self.config.architecture == "CorymbHash":
-            return HashModel(self.window)
+            return HashModel(self.window, recurrent=self.recurrent)
         return TapeModel() if self.config.architecture == "CorymbTape" else UniformModel()
 
 
@@ -93,7 +106,12 @@ class DecoderBlueprint:
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
-        return [attention_spec(self.decoder, layer) for layer in self.decoder.layers]
+        return attention_specs(self.decoder)
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """See Blueprint."""
+        return state_specs(self.decoder)
 
     @property
     def weights_bytes(self) -> int:
@@ -142,4 +160,4 @@ def read_blueprint(
         raise UnsupportedModel(f"{config.architecture} has no weights to quantize; leave --quantization out.")
     fields = Fields.read(folder / "config.json")
     window = fields.whole("sliding_window") if fields.has("sliding_window") else None
-    return BuiltinBlueprint(config, window if config.architecture == "CorymbHash" else None)
+    return BuiltinBlueprint(config, window, recurrent=fields.flag("recurrent", default=False))

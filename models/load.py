@@ -8,17 +8,20 @@ from typing import Literal
 import torch
 
 from corymb.kernels.operations import Operations
+from corymb.kernels.recurrence import Recurrence
 from corymb.kernels.torch_operations import TorchOperations
+from corymb.kernels.torch_recurrence import TorchRecurrence
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.decoder import Decoder
 from corymb.models.deepseek import build_deepseek
 from corymb.models.errors import UnsupportedModel
 from corymb.models.gemma import build_gemma
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
-from corymb.models.inventory import draft_layers, expected_tensors
+from corymb.models.inventory import as_stored, draft_layers, expected_tensors
 from corymb.models.layers import Parts, Storage
 from corymb.models.llama import build_llama
 from corymb.models.makers import Makers, makers_for
+from corymb.models.multiplied import MultipliedWeights
 from corymb.models.precision import DType, Precision, WeightType
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
 
@@ -49,6 +52,7 @@ class LoadOptions:
     device: torch.device = CPU
     load_format: LoadFormat = "auto"
     operations: Operations = field(default_factory=TorchOperations)
+    recurrence: Recurrence = field(default_factory=TorchRecurrence)
     makers: Makers | None = None  # None: what suits device and types
 
     @property
@@ -73,10 +77,13 @@ def load_model(
     if options.load_format == "dummy":
         return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
     stored = read_headers(folder)
+    decoder = as_stored(decoder, stored)
     check_tensors(stored, expected_tensors(decoder), folder, ignored=draft_layers(decoder))
     with CheckpointWeights(stored, options.device, on_progress) as weights:
         return _build(decoder, weights, options)
 
 
 def _build(decoder: DecoderConfig, weights: Weights, options: LoadOptions) -> Decoder:
-    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.storage))
+    if decoder.multipliers is not None:
+        weights = MultipliedWeights(weights, decoder, decoder.multipliers)
+    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.recurrence, options.storage))

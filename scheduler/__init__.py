@@ -8,6 +8,6 @@ the step before it are settled, outputs go out. Who does what in it:
              decoding (retraction), with the ratio of outputs to set aside → parts → plan.StepPlan
     results  settling (finishing) → outbox; tally counts
 
-Policies are functions on numbers: admission, order, branches, preemption, retraction, ratio, finishing; validity says
-which options of `config` exclude each other. Messages on the wire are in `messages`, what the runner gets in `plan`.
+Policies are functions on numbers: admission, cuts, order, branches, preemption, retraction, ratio, finishing; validity
+says which options of `config` exclude each other. Messages on the wire: `messages`; what the runner gets: `plan`.
 """
