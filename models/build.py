@@ -232,6 +232,7 @@ def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: 
         max_states_per_path=options.max_states_per_path,
         page_size=options.page_size,
         num_rows=options.max_running_requests + 1,
+        has_index=any(spec.index is not None for spec in blueprint.attention_specs),
         context_length=context_length,
         eviction=options.eviction,
         enable_prefix_cache=options.enable_prefix_cache,
