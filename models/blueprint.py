@@ -17,6 +17,7 @@ from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
+from corymb.models.inventory import draft_layers
 from corymb.models.layers import attention_specs
 from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
 from corymb.models.makers import Makers
@@ -120,7 +121,8 @@ class DecoderBlueprint:
 
     def load(self, on_progress: OnProgress) -> Model:
         """See Blueprint."""
-        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder)
+        ignored = draft_layers(self.decoder)
+        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder, ignored=ignored)
         done = 0
 
         def advance(num_bytes: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from corymb.kernels import reference_experts
 from corymb.kernels.reference_experts import Expert
@@ -15,7 +16,9 @@ from corymb.kernels.torch_experts import gate, route
 from corymb.models.architectures import read_config
 from corymb.models.errors import BrokenModel, UnsupportedModel
 from corymb.models.experts import ExpertWeights, Rule, SeparateExperts
+from corymb.models.inventory import draft_layers, expected_tensors
 from corymb.models.linear import PlainLinear
+from corymb.models.load import LoadOptions, load_model, weights_size_bytes
 
 ROUTINGS = {
     "softmax": Routing(8, 3, normalized=False),
@@ -155,3 +158,22 @@ def test_layers_share_an_index_as_any_spelling_says(tmp_path: Path, change: dict
     decoder = read_config(tmp_path).decoder
     assert decoder is not None
     assert [layer.indexed for layer in decoder.layers] == kinds
+
+
+def test_layers_for_speculation_are_left_unread(tmp_path: Path) -> None:
+    config = DEEPSEEK | {"num_nextn_predict_layers": 1, "moe_intermediate_size": 8, "first_k_dense_replace": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = read_config(tmp_path)
+    assert model.decoder is not None
+    shapes = expected_tensors(model.decoder)
+    tensors = {name: torch.full(shape, 0.01) for name, shape in shapes.items()}
+    size = sum(one.nbytes for one in tensors.values())
+    draft = {"model.layers.2.enorm.weight": torch.ones(32), "model.layers.2.self_attn.o_proj.weight": torch.ones(2, 2)}
+    save_file(tensors | draft, tmp_path / "model.safetensors")
+    read: list[int] = []
+    load_model(tmp_path, model, LoadOptions(), on_progress=read.append)
+    assert sum(read) == weights_size_bytes(tmp_path, ignored=draft_layers(model.decoder)) == size
+
+    save_file(tensors | {"model.layers.3.enorm.weight": torch.ones(32)}, tmp_path / "model.safetensors")
+    with pytest.raises(BrokenModel, match=r"has no place for: model\.layers\.3\.enorm\.weight"):
+        load_model(tmp_path, model, LoadOptions())
