@@ -10,7 +10,7 @@ from corymb.serve.anthropic_fields import count_fields, message_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
 from corymb.serve.decisions import decision_fields
-from corymb.serve.embeddings import embed_fields, embedding_fields
+from corymb.serve.embeddings import classify_fields, embed_fields, embedding_fields
 from corymb.serve.fields import Field, token_id_schema
 from corymb.serve.messages import MAX_MESSAGES
 from corymb.serve.native_fields import native_fields, native_sampling_fields
@@ -196,8 +196,12 @@ def _judging(parts: Parts) -> dict[str, Operation]:
     rerank = Body(fields=rerank_fields(info, settings), nested=_shared(parts), required=("query", "documents"))
     embedding = Body(fields=embedding_fields(info, settings), nested=_shared(parts), required=("input",))
     embed = Body(fields=embed_fields(info, settings), nested=_shared(parts), required=("input",))
+    classify = Body(fields=classify_fields(), nested=_shared(parts))
     decide = Body(fields=decision_fields(info, settings), nested=_shared(parts), required=("questions",))
     return {
+        "/v1/classify": Operation(
+            summary="Refuses: no model with a head for classes is served.", body=classify, answer={}
+        ),
         "/v1/embeddings": Operation(summary="Tells vectors of texts.", body=embedding, answer=schemas.EMBEDDINGS),
         "/api/embed": Operation(summary="The same, as Ollama does.", body=embed, answer=schemas.OBJECT),
         "/v1/score": Operation(summary="Scores items after a query.", body=score, answer=schemas.SCORES),
