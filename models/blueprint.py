@@ -16,12 +16,13 @@ from corymb.models.builtin import HashModel, NoAttention, TapeModel, UniformMode
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
-from corymb.models.headers import weights_size_bytes
+from corymb.models.group import ALONE, Group
 from corymb.models.layers import attention_spec
 from corymb.models.linear import MakeLinear
-from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
+from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model, read_size_bytes
 from corymb.models.model import Model
 from corymb.models.precision import Precision
+from corymb.models.share import Share, check_split, local_config
 
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
@@ -59,6 +60,7 @@ class BuiltinBlueprint:
 
     config: ModelConfig
     window: int | None
+    group: Group = ALONE
     weights_bytes: int = 0
 
     @property
@@ -76,8 +78,8 @@ class BuiltinBlueprint:
 
     def _make(self) -> Model:
         if self.config.architecture == "CorymbHash":
-            return HashModel(self.window)
-        return TapeModel() if self.config.architecture == "CorymbTape" else UniformModel()
+            return HashModel(self.window, self.group)
+        return TapeModel(self.group) if self.config.architecture == "CorymbTape" else UniformModel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +88,31 @@ class DecoderBlueprint:
 
     folder: Path
     config: ModelConfig
-    decoder: DecoderConfig
+    decoder: DecoderConfig  # the whole
     precision: Precision
     options: LoadOptions
 
     @property
+    def share(self) -> Share:
+        """Which part of the model this rank keeps."""
+        return Share(self.options.group.rank, self.options.group.size)
+
+    @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
-        return [attention_spec(self.decoder, layer) for layer in self.decoder.layers]
+        local = local_config(self.decoder, self.share)
+        return [attention_spec(local, layer) for layer in local.layers]
 
     @property
     def weights_bytes(self) -> int:
         """See Blueprint."""
-        return self.precision.weights_bytes(self.decoder, "cuda" if self.options.device.type == "cuda" else "cpu")
+        local = local_config(self.decoder, self.share)
+        return self.precision.weights_bytes(local, "cuda" if self.options.device.type == "cuda" else "cpu")
 
     def load(self, on_progress: OnProgress) -> Model:
         """See Blueprint."""
-        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder)
+        invented = self.options.load_format == "dummy"
+        total = 0 if invented else read_size_bytes(self.folder, self.decoder, self.share)
         done = 0
 
         def advance(num_bytes: int) -> None:
@@ -125,10 +135,12 @@ def read_blueprint(
     load_format: Literal["auto", "dummy"],
     operations: Operations | None = None,
     make_linear: MakeLinear | None = None,
+    group: Group = ALONE,
 ) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
     if config.decoder is not None:
+        check_split(config.decoder, config.architecture, group.size)
         options = LoadOptions(
             dtype=TORCH_DTYPES[precision.compute],
             weights=precision.weights,
@@ -136,10 +148,11 @@ def read_blueprint(
             load_format=load_format,
             operations=operations or TorchOperations(),
             make_linear=make_linear,
+            group=group,
         )
         return DecoderBlueprint(folder, config, config.decoder, precision, options)
     if precision.weights == "int8":
         raise UnsupportedModel(f"{config.architecture} has no weights to quantize; leave --quantization out.")
     fields = Fields.read(folder / "config.json")
     window = fields.whole("sliding_window") if fields.has("sliding_window") else None
-    return BuiltinBlueprint(config, window if config.architecture == "CorymbHash" else None)
+    return BuiltinBlueprint(config, window if config.architecture == "CorymbHash" else None, group)

@@ -19,8 +19,11 @@ from corymb.models.config import ModelConfig
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
+from corymb.models.gloo_group import GlooGroup
+from corymb.models.group import ALONE, Group
 from corymb.models.load import TORCH_DTYPES
-from corymb.models.memory import host_memory
+from corymb.models.meeting import Ranks
+from corymb.models.memory import Memory, host_memory
 from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate, token_bytes
@@ -28,7 +31,7 @@ from corymb.models.precision import Precision, resolve_precision
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
-from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
+from corymb.models.sizing import PoolRequest, PoolSizes, TokenBytes, find_room, gib, size_pools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
 
@@ -60,6 +63,7 @@ class RunnerOptions:
     eviction: Eviction = "lru"
     enable_prefix_cache: bool = True
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    ranks: Ranks | None = None  # that share the model; None: this process computes all of it
     cuda: CudaOptions = field(default_factory=CudaOptions)
 
 
@@ -82,6 +86,8 @@ class Built:
 def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress = lambda *_: None) -> Built:
     """Builds a runner that is ready for plans. Raises ModelError, before any weights are read where that can be."""
     gpu = _gpu(options)
+    host = options.ranks.group("tensors") if options.ranks else None
+    group = _group(gpu, host)
     device = gpu.device.device if gpu else torch.device("cpu")
     precision = _precision(options, gpu)
     dtype = TORCH_DTYPES[precision.compute]
@@ -93,9 +99,12 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         load_format=options.load_format,
         operations=gpu.operations() if gpu else None,
         make_linear=gpu.make_linear(dtype) if gpu else None,
+        group=group,
     )
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
+    if host:
+        sizes = _least(sizes, host, token_bytes(blueprint.attention_specs, pool_dtype))
     cache_config = _cache_config(options, blueprint, context_length, sizes)
     with _stage(
         on_stage, "weights", f"{blueprint.config.architecture}, {gib(blueprint.weights_bytes)}, {precision.name}"
@@ -109,14 +118,14 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner = gpu.capture(parts, cache_config)
     else:
         with _stage(on_stage, "pools", _pools_detail(sizes)):
-            runner = CpuRunner(_execution(model, blueprint, cache_config, dtype=dtype, place=Place(device)))
+            runner = CpuRunner(_execution(model, blueprint, cache_config, dtype, group))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         if gpu:
             longest = min(context_length - 1, options.cuda.max_step_tokens)
             warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
         else:
             warm_up(runner)
-        if isinstance(runner, CpuRunner):
+        if isinstance(runner, CpuRunner) and host is None:  # ranks would have to agree on every step of it
             runner.tune()
     return Built(
         runner=runner,
@@ -143,6 +152,10 @@ def _gpu(options: RunnerOptions) -> "CudaParts | None":
     # By name: the packages that this module needs are there only with the `gpu` extra.
     parts: CudaParts = importlib.import_module("corymb.models.cuda_build").make_parts(options.cuda)
     return parts
+
+
+def _group(gpu: "CudaParts | None", host: GlooGroup | None) -> Group:
+    return ALONE if host is None else host
 
 
 def _precision(options: RunnerOptions, gpu: "CudaParts | None") -> Precision:
@@ -192,9 +205,24 @@ def _sizes(
         mem_fraction_static=share,
         sliding_ratio=options.sliding_ratio,
     )
-    memory = cuda_memory.device_memory(device) if device.type == "cuda" else host_memory()
+    memory = cuda_memory.device_memory(device) if device.type == "cuda" else _host_memory(options.ranks)
     room = find_room(memory, blueprint.weights_bytes, share)
     return size_pools(token_bytes(blueprint.attention_specs, dtype), _window(blueprint), request, room)
+
+
+def _host_memory(ranks: Ranks | None) -> Memory:
+    """This process's part of the host's memory."""
+    memory = host_memory()
+    if ranks is None:
+        return memory
+    count = ranks.meeting.local_size
+    return Memory(memory.total_bytes // count, memory.available_bytes // count)
+
+
+def _least(sizes: PoolSizes, host: GlooGroup, cost: TokenBytes) -> PoolSizes:
+    """What every rank has room for: all keep the same tokens."""
+    full, sliding = host.least([sizes.num_full_tokens, sizes.num_sliding_tokens])
+    return PoolSizes(full, sliding, full * cost.full + sliding * cost.sliding)
 
 
 def _window(blueprint: Blueprint) -> int | None:
@@ -215,11 +243,10 @@ def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: 
     )
 
 
-def _execution(
-    model: Model, blueprint: Blueprint, config: CacheConfig, *, dtype: torch.dtype, place: Place
-) -> Execution:
+def _execution(model: Model, blueprint: Blueprint, config: CacheConfig, dtype: torch.dtype, group: Group) -> Execution:
+    place = Place(torch.device("cpu"))
     pools = allocate(model.attention_specs, config, dtype=dtype, place=place)
-    sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place)
+    sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=group)
     return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler)
 
 

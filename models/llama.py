@@ -14,8 +14,8 @@ class LlamaLayer:
         name = f"model.layers.{index}"
         self._attention = SelfAttention(parts, f"{name}.self_attn", index)
         self._mlp = MLP(parts, f"{name}.mlp")
-        self._attention_norm = parts.norm(f"{name}.input_layernorm")
-        self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm")
+        self._attention_norm = parts.norm(f"{name}.input_layernorm", sums=True)
+        self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm", sums=True)
 
     def attend(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """See decoder.Layer."""
@@ -28,4 +28,4 @@ class LlamaLayer:
 
 def build_llama(parts: Parts) -> Decoder:
     """Builds the model out of its tensors."""
-    return Decoder(parts, [LlamaLayer(parts, index) for index in range(len(parts.decoder.layers))])
+    return Decoder(parts, [LlamaLayer(parts, index) for index in range(len(parts.decoder.layers))], sums=True)

@@ -13,13 +13,15 @@ from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.decoder import Decoder
 from corymb.models.errors import UnsupportedModel
 from corymb.models.gemma import build_gemma
+from corymb.models.group import ALONE, Group
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
 from corymb.models.inventory import expected_tensors
 from corymb.models.layers import Parts, Storage
 from corymb.models.linear import MakeLinear, linear_for
 from corymb.models.llama import build_llama
 from corymb.models.precision import DType, Precision, WeightType
-from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
+from corymb.models.share import Cut, Share, check_split, cut_of, local_config
+from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights, size_bytes
 
 __all__ = ["LoadFormat", "load_model", "weights_size_bytes"]
 
@@ -45,6 +47,7 @@ class LoadOptions:
     load_format: LoadFormat = "auto"
     operations: Operations = field(default_factory=TorchOperations)
     make_linear: MakeLinear | None = None  # None: what suits device and types
+    group: Group = ALONE  # the ranks that share the model
 
     @property
     def storage(self) -> Storage:
@@ -65,13 +68,27 @@ def load_model(
     decoder = config.decoder
     if decoder is None:
         raise UnsupportedModel(f"{config.architecture} has no weights to load.")
+    share = Share(options.group.rank, options.group.size)
+    check_split(decoder, config.architecture, share.size)
+
+    def cuts(name: str) -> Cut | None:
+        return cut_of(name, decoder, share)
+
     if options.load_format == "dummy":
-        return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
+        invented = DummyWeights(expected_tensors(decoder), options.dtype, options.device, cuts=cuts)
+        return _build(decoder, share, invented, options)
     stored = read_headers(folder)
     check_tensors(stored, expected_tensors(decoder), folder)
-    with CheckpointWeights(stored, options.device, on_progress) as weights:
-        return _build(decoder, weights, options)
+    with CheckpointWeights(stored, options.device, on_progress, cuts=cuts) as weights:
+        return _build(decoder, share, weights, options)
 
 
-def _build(decoder: DecoderConfig, weights: Weights, options: LoadOptions) -> Decoder:
-    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.storage))
+def read_size_bytes(folder: Path, decoder: DecoderConfig, share: Share) -> int:
+    """What a rank reads of a model folder's tensors."""
+    return sum(size_bytes(stored, cut_of(name, decoder, share)) for name, stored in read_headers(folder).items())
+
+
+def _build(decoder: DecoderConfig, share: Share, weights: Weights, options: LoadOptions) -> Decoder:
+    local = local_config(decoder, share)
+    parts = Parts(local, weights, options.operations, options.storage, options.group, decoder.vocab_size)
+    return FAMILIES[decoder.family](parts)

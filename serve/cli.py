@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from corymb.models.errors import ModelError
-from corymb.serve.children import Children
+from corymb.serve.children import Children, commands_of
 from corymb.serve.config import ConfigError, ServeConfig, from_flags, move_keys_to_environment
 from corymb.serve.flags import parser, show_error
 from corymb.serve.listener import listen
@@ -59,7 +59,12 @@ def _hide_keys() -> None:
 def _serve(config: ServeConfig) -> int:
     timeline = Timeline()
     set_up_logging(config.http.log_level)
-    with listen(config.http) as listener, private_directory() as sockets, Children() as children:
+    commands, one_node = commands_of(config.parallel), config.parallel.nnodes == 1
+    with (
+        listen(config.http) as listener,
+        private_directory() as sockets,
+        Children(commands, one_node=one_node) as children,
+    ):
         # The children import what they need while this process does the same and looks at the model.
         from corymb.serve.serving import serve  # noqa: PLC0415
 

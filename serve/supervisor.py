@@ -183,7 +183,8 @@ class Supervisor:
     def _check_start(self) -> None:
         limit_s = self._runtime.startup_timeout_s
         if self._timeline.elapsed_s > limit_s:
-            self._fail(f"The start-up took over {limit_s:g} s (--startup-timeout): {self._timeline.late()}.")
+            waited_for = [name for name in self._children.names if name not in self._ready]
+            self._fail(f"The start-up took over {limit_s:g} s (--startup-timeout): {self._timeline.late(waited_for)}.")
 
     def _check_hung(self) -> None:
         self._receive()  # this process itself may have been stopped for a while
