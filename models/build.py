@@ -85,9 +85,9 @@ class Built:
 
 def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress = lambda *_: None) -> Built:
     """Builds a runner that is ready for plans. Raises ModelError, before any weights are read where that can be."""
-    gpu = _gpu(options)
     host = options.ranks.group("tensors") if options.ranks else None
-    group = _group(gpu, host)
+    gpu = _gpu(options, host)
+    group = gpu.group if gpu else host or ALONE
     device = gpu.device.device if gpu else torch.device("cpu")
     precision = _precision(options, gpu)
     dtype = TORCH_DTYPES[precision.compute]
@@ -102,6 +102,11 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         group=group,
     )
     context_length = _context_length(options, blueprint.config)
+    if gpu and host and blueprint.config.decoder:
+        begun_s = time.monotonic()
+        on_stage("collectives", None, "")
+        detail = gpu.prepare_sums(blueprint.config.decoder.hidden_size, dtype)
+        on_stage("collectives", time.monotonic() - begun_s, detail)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     if host:
         sizes = _least(sizes, host, token_bytes(blueprint.attention_specs, pool_dtype))
@@ -141,7 +146,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     )
 
 
-def _gpu(options: RunnerOptions) -> "CudaParts | None":
+def _gpu(options: RunnerOptions, host: GlooGroup | None) -> "CudaParts | None":
     """What a GPU's runner is made of; None for a CPU's."""
     if options.device == "cpu":
         return None
@@ -150,12 +155,8 @@ def _gpu(options: RunnerOptions) -> "CudaParts | None":
     if importlib.util.find_spec("triton") is None:
         raise UnsupportedModel("A GPU needs Triton; install corymb[gpu], or use --device cpu.")
     # By name: the packages that this module needs are there only with the `gpu` extra.
-    parts: CudaParts = importlib.import_module("corymb.models.cuda_build").make_parts(options.cuda)
+    parts: CudaParts = importlib.import_module("corymb.models.cuda_build").make_parts(options.cuda, options.ranks, host)
     return parts
-
-
-def _group(gpu: "CudaParts | None", host: GlooGroup | None) -> Group:
-    return ALONE if host is None else host
 
 
 def _precision(options: RunnerOptions, gpu: "CudaParts | None") -> Precision:

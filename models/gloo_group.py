@@ -31,6 +31,10 @@ class GlooGroup:
             total = total + part
         return total
 
+    def first_sum(self, x: Tensor) -> Tensor:
+        """See Group."""
+        return self.all_reduce(x)
+
     def add_rms_norm(self, x: Tensor, residual: Tensor, norm: Norm, operations: Operations) -> Tensor:
         """See Group."""
         return operations.add_rms_norm(self.all_reduce(x), residual, norm.weight, norm.eps)

@@ -24,6 +24,10 @@ class Group(Protocol):
         """Returns the sum of x over all ranks: the same bits on each."""
         ...
 
+    def first_sum(self, x: Tensor) -> Tensor:
+        """`all_reduce`, of what is summed first in a step."""
+        ...
+
     def add_rms_norm(self, x: Tensor, residual: Tensor, norm: Norm, operations: Operations) -> Tensor:
         """Adds the sum of x over all ranks to residual in place and returns the norm of that."""
         ...
@@ -44,6 +48,10 @@ class Alone:
     size = 1
 
     def all_reduce(self, x: Tensor) -> Tensor:
+        """See Group."""
+        return x
+
+    def first_sum(self, x: Tensor) -> Tensor:
         """See Group."""
         return x
 

@@ -32,7 +32,7 @@ class Vocabulary:
         own = (places >= 0) & (places < self._width)
         found = F.embedding(torch.where(own, places, 0), embedding).to(dtype)
         # All ranks but one add zeros.
-        return self._group.all_reduce(found.mul_(own[:, None]))
+        return self._group.first_sum(found.mul_(own[:, None]))
 
     def own(self, scores: Tensor) -> Tensor:
         """Cuts off what fills a rank's part up."""
