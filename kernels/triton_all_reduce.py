@@ -7,6 +7,8 @@ from torch import Tensor
 from corymb.kernels.operations import Norm
 from corymb.kernels.triton_jit import Count, Launch, jit, next_power_of_2
 
+ALIGNMENT = tl.constexpr(16)  # bytes, of buffers
+
 
 # fmt: off
 @jit
@@ -18,14 +20,12 @@ def meet(signals: tl.tensor, slot: tl.tensor, RANK: tl.constexpr, RANKS: tl.cons
     """
     tl.debug_barrier()
     for step in tl.static_range(1, RANKS):
-        other: tl.constexpr = (RANK + step) % RANKS
-        flag = tl.load(signals + other).to(tl.pointer_type(tl.int32)) + slot * RANKS + RANK
+        flag = tl.load(signals + (RANK + step) % RANKS).to(tl.pointer_type(tl.int32)) + slot * RANKS + RANK
         while tl.atomic_cas(flag, 0, 1, sem="release", scope="sys") != 0:
             pass
     own = tl.load(signals + RANK).to(tl.pointer_type(tl.int32)) + slot * RANKS
     for step in tl.static_range(1, RANKS):
-        peer: tl.constexpr = (RANK + step) % RANKS
-        while tl.atomic_cas(own + peer, 1, 0, sem="acquire", scope="sys") != 1:
+        while tl.atomic_cas(own + (RANK + step) % RANKS, 1, 0, sem="acquire", scope="sys") != 1:
             pass
     tl.debug_barrier()
 
@@ -49,7 +49,7 @@ def sum_rows(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     kind: tl.constexpr = x.dtype.element_ty
-    own = tl.load(buffers + RANK).to(tl.pointer_type(kind))
+    own = tl.multiple_of(tl.load(buffers + RANK).to(tl.pointer_type(kind)), ALIGNMENT)
     row = program.to(tl.int64)
     while row < num_rows:
         tl.store(own + row * WIDTH + index, tl.load(x + row * x_stride + index, mask=inside, other=0.0), mask=inside)
@@ -59,8 +59,10 @@ def sum_rows(
     while row < num_rows:
         total = tl.zeros([BLOCK], tl.float32)
         for peer in tl.static_range(RANKS):
-            part = tl.load(buffers + peer).to(tl.pointer_type(kind)) + row * WIDTH + index
-            total += tl.load(part, mask=inside, other=0.0, cache_modifier=".cv").to(tl.float32)
+            part = tl.multiple_of(tl.load(buffers + peer).to(tl.pointer_type(kind)), ALIGNMENT)
+            # Not by way of the first-level cache, which may hold what lay there before.
+            value = tl.load(part + row * WIDTH + index, mask=inside, other=0.0, cache_modifier=".cg")
+            total += value.to(tl.float32)
         value = total.to(kind)
         if NORM:
             place = residual + row * residual_stride + index

@@ -15,14 +15,14 @@ class Vocabulary:
         """`size` of the whole, `width` of each rank's part."""
         self._size = size
         self._width = width
-        self._group = group
+        self.group = group
         self._first = group.rank * width
         self._count = min(width, size - self._first)
 
     @property
     def whole(self) -> bool:
         """Whether this rank has all of it."""
-        return self._group.size == 1
+        return self.group.size == 1
 
     def embed(self, token_ids: Tensor, embedding: Tensor, dtype: torch.dtype) -> Tensor:
         """Returns [T, hidden_size] of token ids [T]."""
@@ -32,7 +32,7 @@ class Vocabulary:
         own = (places >= 0) & (places < self._width)
         found = F.embedding(torch.where(own, places, 0), embedding).to(dtype)
         # All ranks but one add zeros.
-        return self._group.first_sum(found.mul_(own[:, None]))
+        return self.group.first_sum(found.mul_(own[:, None]))
 
     def own(self, scores: Tensor) -> Tensor:
         """Cuts off what fills a rank's part up."""
@@ -43,7 +43,7 @@ class Vocabulary:
         if self.whole:
             return scores
         filled = scores if self._count == self._width else F.pad(scores, (0, self._width - self._count))
-        gathered = self._group.all_gather(filled.contiguous())
+        gathered = self.group.all_gather(filled.contiguous())
         return gathered.transpose(0, 1).reshape(len(scores), -1)[:, : self._size]
 
     def greedy(self, scores: Tensor, sampling: Sampling) -> Choice:
@@ -51,7 +51,7 @@ class Vocabulary:
         if self.whole:
             return sampling.greedy(scores)
         best = self._own_best(scores, sampling)
-        values, token_ids = self._group.all_gather(best).unbind(1)
+        values, token_ids = self.group.all_gather(best).unbind(1)
         # The first of equals, and NaN before all: a rank whose scores are unusable makes the row so.
         value, rank = values.max(dim=0)
         return Choice(token_ids.gather(0, rank[None])[0].to(torch.int64), value.isfinite())

@@ -61,6 +61,8 @@ def _describe(prepared: Prepared) -> str:
     model = prepared.model
     layers = f", {model.num_layers} layers" if model.num_layers else ""
     size = f", {prepared.weights_bytes / (1 << 20):,.0f} MiB in {prepared.config.model.dtype}" if layers else ""
+    ranks = prepared.config.parallel.tp_size
+    size += f" on each of {ranks} ranks" if ranks > 1 else ""
     return f"{prepared.served_name}: {model.architecture}{layers}{size}"
 
 

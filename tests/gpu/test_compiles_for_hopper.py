@@ -21,7 +21,7 @@ def kernels() -> list[dict]:
 def test_every_kernel_compiles(kernels) -> None:
     expected = {"attend_lanes", "plan_lanes", "store_slots", "prepare_heads", "norm_rows", "gate_rows"}
     expected |= {"peak_chunks", "race_chunks", "join_chunks", "cut_rows", "multiply_rows", "open_tokens"}
-    expected |= {"close_rows", "list_slots", "copy_slots"}
+    expected |= {"close_rows", "list_slots", "copy_slots", "sum_rows"}
     assert {kernel["name"] for kernel in kernels} >= expected
 
 
