@@ -156,9 +156,11 @@ def measure_batch(
 
 
 def show(busy: Busy) -> None:
-    """The kernels that take the longest."""
+    """The kernels that take the longest, and where nothing runs."""
     for kernel in busy.kernels[:14]:
         print(f"    {kernel.share:6.1%} {kernel.mean_us:9.1f} µs × {kernel.count:5d}  {kernel.name[:90]}")
+    for gap in busy.gaps[:8]:
+        print(f"    idle {gap.share:6.2%} {gap.mean_us:7.2f} µs × {gap.count:5d}  {gap.before[:40]} → {gap.after[:40]}")
 
 
 def measure_prefill(name: str, built: Built, options: argparse.Namespace) -> None:

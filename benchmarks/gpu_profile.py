@@ -24,11 +24,23 @@ class KernelTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """All idle times between one kernel and another."""
+
+    before: str
+    after: str
+    count: int
+    mean_us: float
+    share: float  # of all time
+
+
+@dataclass(frozen=True, slots=True)
 class Busy:
     """What a profile shows."""
 
     share: float
     kernels: list[KernelTime]  # longest first
+    gaps: list[Gap]  # largest sum first
 
 
 def busy_share(work: Callable[[], object]) -> Busy:
@@ -41,17 +53,23 @@ def busy_share(work: Callable[[], object]) -> Busy:
         profiler.export_chrome_trace(file.name)
         events = json.loads(Path(file.name).read_text())["traceEvents"]
     spans = [(e["ts"], e["ts"] + e["dur"], e["name"]) for e in events if e.get("cat") in DEVICE_WORK]
-    return Busy(_covered([(begin, end) for begin, end, _ in spans]), _by_name(spans))
-
-
-def _covered(spans: list[tuple[float, float]]) -> float:
-    """The union of the spans over the time from the first to the last."""
     spans.sort()
-    covered, reached = 0.0, spans[0][0]
-    for begin, end in spans:
-        covered += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return covered / (reached - spans[0][0])
+    gaps = _gaps(spans)
+    return Busy(1.0 - sum(gap.share for gap in gaps), _by_name(spans), gaps)
+
+
+def _gaps(spans: list[tuple[float, float, str]]) -> list[Gap]:
+    """What the union of the spans, in order, leaves free between the first and the last."""
+    idle: dict[tuple[str, str], list[float]] = defaultdict(list)
+    reached, latest = spans[0][0], ""
+    for begin, end, name in spans:
+        if begin > reached:
+            idle[latest, name].append(begin - reached)
+        if end > reached:
+            reached, latest = end, name
+    whole = reached - spans[0][0]
+    gaps = [Gap(*pair, len(all_), sum(all_) / len(all_), sum(all_) / whole) for pair, all_ in idle.items()]
+    return sorted(gaps, key=lambda gap: -gap.share)
 
 
 def _by_name(spans: list[tuple[float, float, str]]) -> list[KernelTime]:

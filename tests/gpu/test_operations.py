@@ -1,5 +1,7 @@
 """The fused operations against their plain versions, over outputs poisoned with NaN."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -64,17 +66,25 @@ def test_rope_in_place_on_a_part_of_the_heads(place, tolerance, head_dim, dtype)
 JOINED = [
     AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=16, scale=0.25),
     AttentionSpec(num_heads=9, num_kv_heads=3, head_dim=24, scale=0.2, window=20),
+    AttentionSpec(num_heads=6, num_kv_heads=2, head_dim=16, scale=0.9, soft_cap=3.0),
     pytest.param(AttentionSpec(num_heads=32, num_kv_heads=8, head_dim=128, scale=128**-0.5), marks=pytest.mark.gpu),
 ]
 
 
+JOINED_STEPS = {"mixture": ([1, 5, 1], [30, 3, 64]), "decode": ([1, 1, 1, 1], [30, 0, 64, 150])}
+
+
 @pytest.mark.parametrize("spec", JOINED)
+@pytest.mark.parametrize("step", JOINED_STEPS)
 @pytest.mark.parametrize("norms", [True, False])
 @pytest.mark.parametrize("turned", [True, False])
-def test_joined_attention_changes_stores_and_attends(place, make_case, tolerance, spec, norms, turned) -> None:
-    case = make_case(spec, [1, 5, 1], [30, 3, 64])
+@pytest.mark.parametrize("early", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_joined_attention_changes_stores_and_attends(
+    place, make_case, tolerance, spec, step, norms, turned, early
+) -> None:
+    case = make_case(spec, *JOINED_STEPS[step])
     changes = HeadChanges(
-        turns=place.normal(7, spec.head_dim) if turned else None,
+        turns=place.normal(case.layout.num_tokens, spec.head_dim) if turned else None,
         norms=HeadNorms(place.normal(spec.head_dim), place.normal(spec.head_dim), 1e-5) if norms else None,
     )
     heads = torch.cat((case.q, case.k, case.v), dim=1)
@@ -83,11 +93,26 @@ def test_joined_attention_changes_stores_and_attends(place, make_case, tolerance
             new.copy_(PLAIN.rms_norm(new, getattr(changes.norms, weight), 1e-5))
         if changes.turns is not None:
             PLAIN.rope(new, changes.turns)
-    limits = Limits(max_rows=4, max_tokens=16)
-    attention = TritonAttention([spec], limits, device=place.device, kv_dtype=torch.float32, launch=place.launch)
-    attention.plan(case.layout)
-    out = attention.run_joined(heads, changes, spec, case.cache)
+    limits, launch = Limits(max_rows=4, max_tokens=16), replace(place.launch, early=early)
+    attention = TritonAttention([spec], limits, device=place.device, kv_dtype=torch.float32, launch=launch)
+    for _ in range(2):  # the second run meets what the first left in pool and workspace
+        attention.plan(case.layout)
+        out = attention.run_joined(heads.clone(), changes, spec, case.cache)
     slots = case.layout.slots if spec.window is None else case.layout.sliding_slots
     place.assert_close(case.cache.keys[slots], case.k, 1e-6)
     assert torch.equal(case.cache.values[slots], case.v)
     place.assert_close(out, attend(case.q, case.layout, spec, case.stored()), tolerance(torch.float32))
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_joined_attention_keeps_8_bit_keys_as_storing_them_does(place, make_case, tolerance, kv_dtype) -> None:
+    spec = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=16, scale=0.25)
+    case = make_case(spec, [1, 1, 1], [30, 0, 64], dtype=torch.float16, kv_dtype=kv_dtype, scales=(0.5, 2.0))
+    limits = Limits(max_rows=4, max_tokens=16)
+    attention = TritonAttention([spec], limits, device=place.device, kv_dtype=kv_dtype, launch=place.launch)
+    attention.plan(case.layout)
+    out = attention.run_joined(torch.cat((case.q, case.k, case.v), dim=1), HeadChanges(), spec, case.cache)
+    stored = case.stored()
+    place.assert_close(case.cache.keys[case.layout.slots].float() * 0.5, stored.keys[case.layout.slots], 1e-6)
+    place.assert_close(case.cache.values[case.layout.slots].float() * 2.0, stored.values[case.layout.slots], 1e-6)
+    place.assert_close(out, attend(case.q, case.layout, spec, stored), tolerance(torch.float16))
