@@ -59,7 +59,7 @@ def _feed(whole: Any, value: object) -> None:
         for field in dataclasses.fields(value):
             _feed(whole, getattr(value, field.name))
     elif isinstance(value, msgspec.Struct):
-        whole.update(msgspec.msgpack.encode(value, order="deterministic"))
+        whole.update(msgspec.msgpack.encode(value))
     elif isinstance(value, list | tuple):
         whole.update(f"[{len(value)}]".encode())
         for item in value:

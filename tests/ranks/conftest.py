@@ -21,10 +21,11 @@ BASE = {
     "head_dim": 16,
     "max_position_embeddings": 1024,
     "eos_token_id": 257,
+    "tie_word_embeddings": False,  # tied, random weights repeat what they read
 }
 MODELS = {
     "llama": BASE | {"architectures": ["LlamaForCausalLM"], "attention_bias": True, "mlp_bias": True},
-    "qwen3": BASE | {"architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True},
+    "qwen3": BASE | {"architectures": ["Qwen3ForCausalLM"]},
     "gemma3": BASE
     | {
         "architectures": ["Gemma3ForCausalLM"],
@@ -32,7 +33,6 @@ MODELS = {
         "sliding_window": 12,
         "sliding_window_pattern": 3,
         "query_pre_attn_scalar": 16,
-        "tie_word_embeddings": False,  # tied, random weights repeat what they read
     },
 }
 

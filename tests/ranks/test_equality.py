@@ -66,11 +66,11 @@ def test_ranks_change_no_token(name: str, tiny, serving) -> None:
     with serving(tiny(name), *exact, *PLAIN) as server:
         one = said(server, name)
         assert len({tuple(ids) for ids in one}) == len(one)
+        assert len({token for ids in one for token in ids}) > 15
         for prompt in prompts(name) if exact else []:
             meta = ask(server, prompt, return_logprob=True, top_logprobs_num=2)["meta_info"]
             gaps = [best[0] - second[0] for best, second in meta["output_top_logprobs"]]
             assert len(gaps) == NUM_TOKENS
-            assert len(set(ask(server, prompt)["output_ids"])) > 3
             assert min(gaps) > LEAST_GAP, "choose other weights: float32 cannot tell these two apart for certain"
     for size, flags in FLAGS.items():
         with serving(tiny(name), *exact, "--tp-size", str(size), "--check-plans", *flags) as server:
