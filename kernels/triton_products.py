@@ -9,7 +9,7 @@ from torch import Tensor
 
 MOST_ROWS = 64
 SMALL_INPUTS = 2048  # norming x again in every program costs more than its own launch from here on
-SQUARE_ROWS = 32  # of 4096 × 4096: cuBLAS splits it and needs a second launch, ours takes the addition in
+SQUARE_ROWS = 16  # of 4096 × 4096: cuBLAS splits it and needs a second launch, ours takes the addition in
 WIDE_ROWS = 16  # of 6144 × 4096: as fast as cuBLAS alone, and its start overlaps the norm before it
 GATED_ROWS = 0  # of gates and ups of many inputs: both are bound by memory
 
