@@ -7,6 +7,7 @@ Where to read, by what you look for:
     processes    main: supervisor, engine, stream, served_model
                  the detokenizer's: detokenizer_process → detokenizer, stops
                  a scheduler's, one a rank: scheduler_process → scheduling, lockstep
+                 several nodes: nodes, node_link; the main process of another than the first: further_node
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
                  → completions, chat_completions, native, text_routes → requests → fan → engine

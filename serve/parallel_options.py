@@ -30,6 +30,11 @@ class ParallelOptions(msgspec.Struct, frozen=True, kw_only=True):
         """The ranks of this node."""
         return range(self.node_rank * self.local_size, (self.node_rank + 1) * self.local_size)
 
+    @property
+    def has_further_nodes(self) -> bool:
+        """Whether others join this node."""
+        return self.node_rank == 0 and self.nnodes > 1
+
     def gpu_of(self, rank: int) -> int:
         """The index of a rank's GPU on its node."""
         return self.base_gpu_id + rank % self.local_size * self.gpu_id_step

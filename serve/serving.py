@@ -15,6 +15,7 @@ from corymb.serve.children import ChildOptions, Children
 from corymb.serve.config import HttpConfig, ServeConfig
 from corymb.serve.engine import Engine, ServedModel
 from corymb.serve.metrics import Metrics
+from corymb.serve.nodes import Nodes
 from corymb.serve.prepare import Prepared, prepare
 from corymb.serve.seeds import seeds
 from corymb.serve.settings import HttpSettings
@@ -22,7 +23,15 @@ from corymb.serve.timeline import Timeline
 from corymb.serve.tokenizer import load_tokenizer
 
 
-def serve(config: ServeConfig, *, listener: socket, sockets: Path, children: Children, timeline: Timeline) -> int:
+def serve(
+    config: ServeConfig,
+    *,
+    listener: socket,
+    sockets: Path,
+    children: Children,
+    timeline: Timeline,
+    nodes: Nodes | None = None,
+) -> int:
     """Serves until the end; returns the exit status. Raises ConfigError, ModelError before any weights are read."""
     begun_s = time.monotonic()
     prepared = prepare(config)
@@ -30,6 +39,8 @@ def serve(config: ServeConfig, *, listener: socket, sockets: Path, children: Chi
     template = load_chat_template(prepared.tokenizer_folder, _chat_template(config))
     settings = _settings(prepared)
     timeline.line("model", time.monotonic() - begun_s, f"{_describe(prepared)}; {_describe_device(prepared)}")
+    if nodes is not None:
+        nodes.settle(prepared.config)
     children.tell(
         ChildOptions(
             sockets=str(sockets),
@@ -50,6 +61,7 @@ def serve(config: ServeConfig, *, listener: socket, sockets: Path, children: Chi
         sockets=sockets,
         children=children,
         timeline=timeline,
+        nodes=nodes,
     )
 
 

@@ -88,6 +88,11 @@ def test_the_start_up_limit_names_the_rank_and_its_stage(serving) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
+        (["--tp-size", "3", "--nnodes", "2"], "--tp-size 3 cannot be spread evenly over --nnodes 2."),
+        (["--tp-size", "2", "--nnodes", "2"], "--nnodes needs --dist-init-addr HOST:PORT"),
+        (["--nnodes", "2", "--tp-size", "2", "--node-rank", "2"], "--node-rank 2 is not below --nnodes 2"),
+        (["--dist-init-addr", "a:1"], "--dist-init-addr is for several nodes"),
+        (["--tp-size", "2", "--nnodes", "2", "--dist-init-addr", "a"], "is not HOST:PORT"),
         (["--base-gpu-id", "1", "--device", "cpu"], "--base-gpu-id and --gpu-id-step need GPUs"),
     ],
 )
