@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from corymb.models.config import DecoderConfig, ModelConfig
+from corymb.models.deepseek_config import read_deepseek_v3, read_deepseek_v32, read_glm_moe_dsa
 from corymb.models.errors import BrokenModel, UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.gemma_config import read_gemma2, read_gemma3, read_gemma3_with_vision
 from corymb.models.llama_config import read_llama, read_mistral, read_qwen2, read_qwen3, read_smollm3
+from corymb.models.moe_config import read_gpt_oss, read_mixtral, read_qwen3_moe
 
 DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "LlamaForCausalLM": read_llama,
@@ -16,6 +18,12 @@ DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "Qwen2ForCausalLM": read_qwen2,
     "Qwen3ForCausalLM": read_qwen3,
     "SmolLM3ForCausalLM": read_smollm3,
+    "MixtralForCausalLM": read_mixtral,
+    "Qwen3MoeForCausalLM": read_qwen3_moe,
+    "GptOssForCausalLM": read_gpt_oss,
+    "DeepseekV3ForCausalLM": read_deepseek_v3,
+    "DeepseekV32ForCausalLM": read_deepseek_v32,
+    "GlmMoeDsaForCausalLM": read_glm_moe_dsa,
     "Gemma2ForCausalLM": read_gemma2,
     "Gemma3ForCausalLM": read_gemma3,
     "Gemma3ForConditionalGeneration": read_gemma3_with_vision,

@@ -18,8 +18,8 @@ from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.group import ALONE, Group
 from corymb.models.layers import attention_spec
-from corymb.models.linear import MakeLinear
 from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model, read_size_bytes
+from corymb.models.makers import Makers
 from corymb.models.model import Model
 from corymb.models.precision import Precision
 from corymb.models.share import Share, check_split, local_config
@@ -134,7 +134,7 @@ def read_blueprint(
     device: torch.device,
     load_format: Literal["auto", "dummy"],
     operations: Operations | None = None,
-    make_linear: MakeLinear | None = None,
+    makers: Makers | None = None,
     group: Group = ALONE,
 ) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
@@ -147,7 +147,7 @@ def read_blueprint(
             device=device,
             load_format=load_format,
             operations=operations or TorchOperations(),
-            make_linear=make_linear,
+            makers=makers,
             group=group,
         )
         return DecoderBlueprint(folder, config, config.decoder, precision, options)

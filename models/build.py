@@ -98,15 +98,16 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         device=device,
         load_format=options.load_format,
         operations=gpu.operations() if gpu else None,
-        make_linear=gpu.make_linear(dtype) if gpu else None,
+        makers=gpu.makers(dtype) if gpu else None,
         group=group,
     )
+    if gpu:
+        gpu.suit(blueprint.attention_specs)
+        if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
+            raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
-    if gpu and host and blueprint.config.decoder:
-        begun_s = time.monotonic()
-        on_stage("collectives", None, "")
-        detail = gpu.prepare_sums(blueprint.config.decoder.hidden_size, dtype)
-        on_stage("collectives", time.monotonic() - begun_s, detail)
+    if gpu and host:
+        _prepare_sums(gpu, blueprint.config, dtype, on_stage)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     if host:
         sizes = _least(sizes, host, token_bytes(blueprint.attention_specs, pool_dtype))
@@ -144,6 +145,16 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         device="cuda" if gpu else "cpu",
         dtype=precision.weights,
     )
+
+
+def _prepare_sums(gpu: "CudaParts", config: ModelConfig, dtype: torch.dtype, on_stage: OnStage) -> None:
+    """Measures how to sum over the ranks, with a stage of its own, whose figures are known at its end."""
+    if config.decoder is None:
+        return
+    begun_s = time.monotonic()
+    on_stage("collectives", None, "")
+    detail = gpu.prepare_sums(config.decoder.hidden_size, dtype)
+    on_stage("collectives", time.monotonic() - begun_s, detail)
 
 
 def _gpu(options: RunnerOptions, host: GlooGroup | None) -> "CudaParts | None":

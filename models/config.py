@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from corymb.models.experts_config import ExpertsConfig
+from corymb.models.latent_config import LatentConfig
 from corymb.models.rope_config import Rope
 
 
@@ -12,6 +14,8 @@ class LayerConfig:
 
     rope: Rope | None  # None: the layer sees no positions
     window: int | None = None  # tokens it attends to, the current one included; None: all
+    indexed: Literal["own", "shared"] | None = None  # whose index chooses its keys: its own, or the last one before it
+    sparse: bool = False  # its MLP is a mixture of experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,18 @@ class DecoderConfig:
     mlp_bias: bool = False
     query_key_norm: bool = False
     attention_soft_cap: float | None = None
+    sinks: bool = False  # each query head has a logit of its own beside those of its keys
     logit_soft_cap: float | None = None
+    experts: ExpertsConfig | None = None  # of sparse layers
+    latent: LatentConfig | None = None  # attention is to latents; head_dim is what of a head turns
+    num_draft_layers: int = 0  # that a checkpoint may hold behind the others, for speculation
+
+    def cached_numbers(self, layer: LayerConfig) -> int:
+        """Numbers that a layer keeps of each token: keys and values, or latents and index keys."""
+        if self.latent is None:
+            return 2 * self.num_kv_heads * self.head_dim
+        index = self.latent.index if layer.indexed == "own" else None
+        return self.latent.stored_dim + (index.head_dim if index else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,18 @@
 """The parts that decoders are built from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
+from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, IndexSpec, JoinedAttention
 from corymb.kernels.operations import Activation, Norm, Operations
 from corymb.models.config import DecoderConfig, LayerConfig
 from corymb.models.group import ALONE, Group
-from corymb.models.linear import FusedLinear, Linear, MakeLinear
+from corymb.models.latent_config import LatentConfig
+from corymb.models.linear import FusedLinear, Linear
+from corymb.models.makers import Makers
 from corymb.models.model import Batch
 from corymb.models.weights import Weights
 
@@ -20,7 +23,7 @@ class Storage:
 
     compute: torch.dtype  # of hidden states
     embedding: torch.dtype
-    make_linear: MakeLinear
+    makers: Makers
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,18 @@ class Parts:
     def linear(self, *names: str, bias: bool) -> Linear:
         """One product for the weights of these names, their outputs one after another."""
         weight = self._joined([f"{name}.weight" for name in names])
-        return self.storage.make_linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
+        return self.storage.makers.linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
 
-    def norm(self, name: str, *, offset: float = 0.0, sums: bool = False) -> "RMSNorm":
-        """A norm. Some checkpoints store the distance of its weight from an offset. `sums`: see RMSNorm."""
+    def exact_linear(self, name: str, *, bias: bool) -> Linear:
+        """A product in float32."""
+        weight, biases = self.weights.take(f"{name}.weight"), self.weights.take(f"{name}.bias") if bias else None
+        return self.storage.makers.exact(weight.float(), None if biases is None else biases.float())
+
+    def norm(self, name: str, *, offset: float = 0.0, eps: float | None = None, sums: bool = False) -> "RMSNorm":
+        """A norm. Some checkpoints store the distance of its weight from an offset. `eps`: None for the model's.
+        `sums`: see RMSNorm."""
         weight = self.weights.take(f"{name}.weight").float() + offset
-        return RMSNorm(weight, self.decoder.norm_eps, self.operations, self.group if sums else ALONE)
+        return RMSNorm(weight, eps or self.decoder.norm_eps, self.operations, self.group if sums else ALONE)
 
     def _joined(self, names: list[str]) -> Tensor:
         tensors = [self.weights.take(name) for name in names]
@@ -90,6 +99,19 @@ def add_product(product: Linear, x: Tensor, residual: Tensor, group: Group) -> T
     return product(x)
 
 
+class LayerMLP(Protocol):
+    """What a layer does after attention, token by token."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns [T, hidden_size] of [T, hidden_size]."""
+        ...
+
+    def after(self, delta: Tensor | None, residual: Tensor, norm: RMSNorm) -> Tensor | None:
+        """Adds delta, if there is any, to residual and returns what it makes of the norm of that; None if that is added
+        already too."""
+        ...
+
+
 class MLP:
     """down(activation(gate(x)) × up(x))."""
 
@@ -104,7 +126,11 @@ class MLP:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns [T, hidden_size] of [T, hidden_size]."""
-        return self._group.all_reduce(self._down(self._activate(self._gate_up(x))))
+        return self._group.all_reduce(self.part(x))
+
+    def part(self, x: Tensor) -> Tensor:
+        """The same, still to be summed over the ranks."""
+        return self._down(self._activate(self._gate_up(x)))
 
     def after(self, delta: Tensor | None, residual: Tensor, norm: RMSNorm) -> Tensor | None:
         """Adds delta to residual and returns the MLP of the norm of that, still to be summed over the ranks; None if
@@ -125,6 +151,8 @@ class SelfAttention:
         self._index = index
         self._group = parts.group
         self._spec = attention_spec(decoder, decoder.layers[index])
+        if decoder.sinks:
+            self._spec = replace(self._spec, sinks=parts.weights.take(f"{name}.sinks").float())
         self._operations = parts.operations
         names = [f"{name}.{part}_proj" for part in "qkv"]
         self._qkv = parts.linear(*names, bias=decoder.qkv_bias)
@@ -174,6 +202,8 @@ class SelfAttention:
 
 def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
     """What one layer asks of attention."""
+    if decoder.latent is not None:
+        return _latent_spec(decoder, decoder.latent, layer)
     return AttentionSpec(
         num_heads=decoder.num_heads,
         num_kv_heads=decoder.num_kv_heads,
@@ -181,4 +211,19 @@ def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
         scale=decoder.attention_scale,
         window=layer.window,
         soft_cap=decoder.attention_soft_cap,
+        sinks=torch.empty(decoder.num_heads, device="meta") if decoder.sinks else None,
+    )
+
+
+def _latent_spec(decoder: DecoderConfig, latent: LatentConfig, layer: LayerConfig) -> AttentionSpec:
+    index = None
+    if latent.index is not None and layer.indexed == "own":
+        index = IndexSpec(latent.index.num_heads, latent.index.head_dim, latent.index.top_k)
+    return AttentionSpec(
+        num_heads=decoder.num_heads,
+        num_kv_heads=1,
+        head_dim=latent.stored_dim,
+        scale=decoder.attention_scale,
+        latent_dim=latent.latent_dim,
+        index=index,
     )

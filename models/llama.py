@@ -3,8 +3,9 @@
 from torch import Tensor
 
 from corymb.models.decoder import Decoder
-from corymb.models.layers import MLP, Parts, SelfAttention
+from corymb.models.layers import Parts, SelfAttention
 from corymb.models.model import Batch
+from corymb.models.routed import layer_mlp
 
 
 class LlamaLayer:
@@ -13,7 +14,7 @@ class LlamaLayer:
     def __init__(self, parts: Parts, index: int) -> None:
         name = f"model.layers.{index}"
         self._attention = SelfAttention(parts, f"{name}.self_attn", index)
-        self._mlp = MLP(parts, f"{name}.mlp")
+        self._mlp = layer_mlp(parts, index)
         self._attention_norm = parts.norm(f"{name}.input_layernorm", sums=True)
         self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm", sums=True)
 

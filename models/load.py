@@ -11,14 +11,15 @@ from corymb.kernels.operations import Operations
 from corymb.kernels.torch_operations import TorchOperations
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.decoder import Decoder
+from corymb.models.deepseek import build_deepseek
 from corymb.models.errors import UnsupportedModel
 from corymb.models.gemma import build_gemma
 from corymb.models.group import ALONE, Group
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
-from corymb.models.inventory import expected_tensors
+from corymb.models.inventory import draft_layers, expected_tensors
 from corymb.models.layers import Parts, Storage
-from corymb.models.linear import MakeLinear, linear_for
 from corymb.models.llama import build_llama
+from corymb.models.makers import Makers, makers_for
 from corymb.models.precision import DType, Precision, WeightType
 from corymb.models.share import Cut, Share, check_split, cut_of, local_config
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights, size_bytes
@@ -34,7 +35,11 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 
-FAMILIES: dict[str, Callable[[Parts], Decoder]] = {"llama": build_llama, "gemma": build_gemma}
+FAMILIES: dict[str, Callable[[Parts], Decoder]] = {
+    "llama": build_llama,
+    "gemma": build_gemma,
+    "deepseek": build_deepseek,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class LoadOptions:
     device: torch.device = CPU
     load_format: LoadFormat = "auto"
     operations: Operations = field(default_factory=TorchOperations)
-    make_linear: MakeLinear | None = None  # None: what suits device and types
+    makers: Makers | None = None  # None: what suits device and types
     group: Group = ALONE  # the ranks that share the model
 
     @property
@@ -55,7 +60,7 @@ class LoadOptions:
         names: dict[torch.dtype, WeightType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
         weights = self.weights or names[self.dtype]
         embedding = TORCH_DTYPES[Precision("float32", weights).embedding]
-        return Storage(self.dtype, embedding, self.make_linear or linear_for(self.device, self.dtype, weights))
+        return Storage(self.dtype, embedding, self.makers or makers_for(self.device, self.dtype, weights))
 
 
 def load_model(
@@ -78,7 +83,7 @@ def load_model(
         invented = DummyWeights(expected_tensors(decoder), options.dtype, options.device, cuts=cuts)
         return _build(decoder, share, invented, options)
     stored = read_headers(folder)
-    check_tensors(stored, expected_tensors(decoder), folder)
+    check_tensors(stored, expected_tensors(decoder), folder, ignored=draft_layers(decoder))
     with CheckpointWeights(stored, options.device, on_progress, cuts=cuts) as weights:
         return _build(decoder, share, weights, options)
 

@@ -1,7 +1,8 @@
 """Which part of a model one of several ranks keeps. Imports no torch.
 
 Products are split so that each layer's attention and MLP need one sum over the ranks each: queries, keys, values, gates
-and ups by output, the products after them by input. Embedding and head are split by vocabulary.
+and ups by output, the products after them by input, those of every expert too. Embedding and head are split by
+vocabulary.
 """
 
 import dataclasses
@@ -11,11 +12,14 @@ from typing import Literal
 
 from corymb.models.config import DecoderConfig
 from corymb.models.errors import UnsupportedModel
+from corymb.models.experts_config import ExpertsConfig
 from corymb.models.inventory import EMBEDDING, HEAD
 
 FAMILIES = ("llama", "gemma")  # whose layers sum over ranks
 
 _LAYER = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.(\w+)_proj\.(weight|bias)")
+_EXPERT = re.compile(r"model\.layers\.\d+\.(\w+)\.experts\.\d+\.(\w+)\.weight")
+_SHARED = re.compile(r"model\.layers\.\d+\.(\w+\.\w+)\.(gate|up|down)_proj\.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,13 @@ def check_split(decoder: DecoderConfig, architecture: str, size: int) -> None:
         raise UnsupportedModel(_odd(f"{kv_heads} KV heads", size))
     if decoder.intermediate_size % size:
         raise UnsupportedModel(_odd(f"an MLP of {decoder.intermediate_size:,}", size))
+    experts = decoder.experts
+    if experts is not None:
+        if experts.form != "separate":
+            raise UnsupportedModel(f"{architecture} stores its experts together; leave --tp-size out.")
+        shared = experts.shared.intermediate_size if experts.shared else 0
+        if experts.intermediate_size % size or shared % size:
+            raise UnsupportedModel(_odd(f"experts of {experts.intermediate_size:,}", size))
     if (size - 1) * -(-decoder.vocab_size // size) >= decoder.vocab_size:
         raise UnsupportedModel(_odd(f"a vocabulary of {decoder.vocab_size:,}", size))
 
@@ -78,7 +89,17 @@ def local_config(decoder: DecoderConfig, share: Share) -> DecoderConfig:
         num_heads=decoder.num_heads // share.size,
         num_kv_heads=max(1, decoder.num_kv_heads // share.size),
         intermediate_size=decoder.intermediate_size // share.size,
+        experts=_local_experts(decoder.experts, share.size),
     )
+
+
+def _local_experts(experts: ExpertsConfig | None, size: int) -> ExpertsConfig | None:
+    if experts is None:
+        return None
+    shared = experts.shared
+    if shared is not None:
+        shared = dataclasses.replace(shared, intermediate_size=shared.intermediate_size // size)
+    return dataclasses.replace(experts, intermediate_size=experts.intermediate_size // size, shared=shared)
 
 
 def cut_of(name: str, decoder: DecoderConfig, share: Share) -> Cut | None:
@@ -89,7 +110,7 @@ def cut_of(name: str, decoder: DecoderConfig, share: Share) -> Cut | None:
         return Cut(0, share.of(decoder.vocab_size), -(-decoder.vocab_size // share.size))
     found = _LAYER.fullmatch(name)
     if found is None:
-        return None
+        return _cut_of_expert(name, decoder.experts, share) if decoder.experts else None
     part, kind = found[2], found[3]
     if part in ("q", "k", "v"):
         return _heads(decoder, share, queries=part == "q")
@@ -98,6 +119,16 @@ def cut_of(name: str, decoder: DecoderConfig, share: Share) -> Cut | None:
     if kind == "bias":  # what is added to the sum over the ranks is added once
         return Cut(0, slice(0, decoder.hidden_size if share.rank == 0 else 0), decoder.hidden_size)
     return _even(1, decoder.intermediate_size if part == "down" else decoder.num_heads * decoder.head_dim, share)
+
+
+def _cut_of_expert(name: str, experts: ExpertsConfig, share: Share) -> Cut | None:
+    found = _EXPERT.fullmatch(name)
+    if found is not None and found[1] == experts.block and found[2] in experts.parts:
+        return _even(1 if found[2] == experts.parts[-1] else 0, experts.intermediate_size, share)
+    found = _SHARED.fullmatch(name)
+    if found is not None and experts.shared is not None and found[1] == f"{experts.block}.{experts.shared.name}":
+        return _even(1 if found[2] == "down" else 0, experts.shared.intermediate_size, share)
+    return None
 
 
 def _heads(decoder: DecoderConfig, share: Share, *, queries: bool) -> Cut:

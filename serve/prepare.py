@@ -8,7 +8,7 @@ import msgspec
 from corymb.models.architectures import read_config
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.headers import check_tensors, read_headers
-from corymb.models.inventory import expected_tensors
+from corymb.models.inventory import draft_layers, expected_tensors
 from corymb.models.memory import Memory, host_memory
 from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
@@ -136,7 +136,7 @@ def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: G
         return 0
     expected = expected_tensors(model.decoder)
     if config.model.load_format != "dummy":
-        check_tensors(read_headers(folder), expected, folder)
+        check_tensors(read_headers(folder), expected, folder, ignored=draft_layers(model.decoder))
     device = resolve_device(config.runtime.device, gpu)
     precision = _precision(config, device, model)
     local = local_config(model.decoder, Share(0, config.parallel.tp_size))
@@ -167,6 +167,6 @@ def _check_memory(model: ModelConfig, config: ServeConfig, weights_bytes: int, c
 
 
 def _token_bytes(decoder: DecoderConfig, precision: Precision) -> TokenBytes:
-    layer_bytes = 2 * decoder.num_kv_heads * decoder.head_dim * ITEM_BYTES[precision.compute]
-    num_sliding = sum(layer.window is not None for layer in decoder.layers)
-    return TokenBytes(layer_bytes * (len(decoder.layers) - num_sliding), layer_bytes * num_sliding)
+    full = sum(decoder.cached_numbers(layer) for layer in decoder.layers if layer.window is None)
+    sliding = sum(decoder.cached_numbers(layer) for layer in decoder.layers if layer.window is not None)
+    return TokenBytes(full * ITEM_BYTES[precision.compute], sliding * ITEM_BYTES[precision.compute])

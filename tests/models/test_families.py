@@ -41,6 +41,26 @@ GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+QWEN3_MOE = {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+GPT_OSS = {"head_dim": 16, "sliding_window": 24, "num_local_experts": 6, "num_experts_per_tok": 3}
+DEEPSEEK = {
+    "num_key_value_heads": 6,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 14,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 24,
+}
+# transformers takes any of equal keys. Many heads, and no token without an embedding: then none that matter are equal.
+INDEX = {"index_topk": 24, "index_n_heads": 24, "index_head_dim": 16, "pad_token_id": None}
+YARN_BOTH = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama 2": ("Llama", {"num_key_value_heads": 6}),
     "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
@@ -60,6 +80,28 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 16, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 2},
     ),
     "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
+    "mixtral": ("Mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}),
+    "mixtral, sliding": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 24}),
+    "qwen3 moe": ("Qwen3Moe", {**QWEN3_MOE, "norm_topk_prob": True}),
+    "qwen3 moe, partly dense": (
+        "Qwen3Moe",
+        {**QWEN3_MOE, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
+    ),
+    "gpt-oss": ("GptOss", GPT_OSS),
+    "gpt-oss, tight gates": ("GptOss", {**GPT_OSS, "swiglu_limit": 0.5, "swiglu_alpha": 1.1, "rope_parameters": YARN}),
+    "deepseek v3": ("DeepseekV3", DEEPSEEK),
+    "deepseek v3, yarn": (
+        "DeepseekV3",
+        {**DEEPSEEK, "rope_parameters": YARN_BOTH},
+    ),
+    "deepseek v3, queries at once": ("DeepseekV3", {**DEEPSEEK, "q_lora_rank": None, "rope_interleave": False}),
+    "deepseek v3, biases": ("DeepseekV3", {**DEEPSEEK, "attention_bias": True, "norm_topk_prob": False}),
+    "deepseek v3.2": ("DeepseekV32", {**DEEPSEEK, **INDEX}),
+    "glm moe dsa": ("GlmMoeDsa", {**DEEPSEEK, **INDEX, "n_group": 1, "topk_group": 1, "num_hidden_layers": 4}),
+    "glm moe dsa, shared index": (
+        "GlmMoeDsa",
+        {**DEEPSEEK, **INDEX, "num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"]},
+    ),
     "gemma 2": ("Gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 12}),
     "gemma 3": ("Gemma3Text", {"head_dim": 16, "sliding_window": 24, "layer_types": None, "sliding_window_pattern": 2}),
     "gemma 3, scaled rope": (
@@ -136,7 +178,7 @@ def make_reference(family: str, changes: dict[str, Any]) -> PreTrainedModel:
     torch.manual_seed(0)
     model = getattr(transformers, architecture)._from_config(config, attn_implementation="eager")
     for name, parameter in model.named_parameters():  # norms start at one, or zero, and would hide mistakes
-        if name.endswith(("norm.weight", "bias")):
+        if name.endswith(("norm.weight", "bias", "sinks")):
             torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.2)
     return model.eval()
 

@@ -26,6 +26,16 @@ BASE = {
 MODELS = {
     "llama": BASE | {"architectures": ["LlamaForCausalLM"], "attention_bias": True, "mlp_bias": True},
     "qwen3": BASE | {"architectures": ["Qwen3ForCausalLM"]},
+    "qwen3-moe": BASE
+    | {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [0],
+        "decoder_sparse_step": 1,
+    },
     "gemma3": BASE
     | {
         "architectures": ["Gemma3ForCausalLM"],

@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
-NAMES = ["hash", "tape", "llama", "qwen3", "gemma3"]
+NAMES = ["hash", "tape", "llama", "qwen3", "qwen3-moe", "gemma3"]
 NUM_TOKENS = 20
 PLAIN = ["--disable-radix-cache", "--disable-overlap-schedule"]
 # What can change a plan: caching, chunks, mixed steps, pages, retraction, overlap. All ranks' plans are compared.

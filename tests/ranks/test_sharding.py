@@ -27,7 +27,7 @@ def decoder_of(folder: Path) -> DecoderConfig:
     return decoder
 
 
-@pytest.fixture(params=["llama", "qwen3", "gemma3"])
+@pytest.fixture(params=["llama", "qwen3", "gemma3", "qwen3-moe"])
 def folder(request, tiny) -> Path:
     return Path(tiny(request.param))
 
