@@ -3,24 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
-
-import torch
+from typing import Protocol
 
 from corymb.kernels.attention import Attention, AttentionSpec
-from corymb.kernels.operations import Operations
 from corymb.kernels.torch_attention import TorchAttention
-from corymb.kernels.torch_operations import TorchOperations
 from corymb.models.architectures import read_config
 from corymb.models.builtin import HashModel, NoAttention, TapeModel, UniformModel
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
-from corymb.models.experts import MakeExperts
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
 from corymb.models.layers import attention_specs
-from corymb.models.linear import MakeLinear
-from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
+from corymb.models.load import LoadOptions, load_model
 from corymb.models.mixers import state_specs
 from corymb.models.model import Model
 from corymb.models.precision import Precision
@@ -136,30 +130,10 @@ class DecoderBlueprint:
         return TorchAttention()
 
 
-def read_blueprint(
-    folder: Path,
-    *,
-    precision: Precision,
-    device: torch.device,
-    load_format: Literal["auto", "dummy"],
-    operations: Operations | None = None,
-    make_linear: MakeLinear | None = None,
-    make_exact: MakeLinear | None = None,
-    make_experts: MakeExperts | None = None,
-) -> Blueprint:
+def read_blueprint(folder: Path, precision: Precision, options: LoadOptions) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
     if config.decoder is not None:
-        options = LoadOptions(
-            dtype=TORCH_DTYPES[precision.compute],
-            weights=precision.weights,
-            device=device,
-            load_format=load_format,
-            operations=operations or TorchOperations(),
-            make_linear=make_linear,
-            make_exact=make_exact,
-            make_experts=make_experts,
-        )
         return DecoderBlueprint(folder, config, config.decoder, precision, options)
     if precision.weights == "int8":
         raise UnsupportedModel(f"{config.architecture} has no weights to quantize; leave --quantization out.")

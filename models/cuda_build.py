@@ -2,19 +2,19 @@
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from corymb.cache.config import CacheConfig
 from corymb.kernels.attention import Attention, AttentionSpec, GraphAttention
 from corymb.kernels.mixed_attention import MixedAttention
-from corymb.kernels.operations import Operations
 from corymb.kernels.select import Selected, UnavailableBackend, has_flashinfer, select
 from corymb.kernels.torch_attention import TorchAttention
 from corymb.kernels.triton_attention import Limits, TritonAttention
 from corymb.kernels.triton_jit import Launch, is_interpreted
 from corymb.kernels.triton_operations import TritonOperations
+from corymb.kernels.triton_recurrence import TritonRecurrence
 from corymb.kernels.triton_sampling import TritonSampling
 from corymb.models.builtin import NoAttention
 from corymb.models.cuda_decode import Parts
@@ -27,13 +27,13 @@ from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_prefill import prefill_tiers
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
-from corymb.models.experts import MakeExperts
-from corymb.models.linear import MakeLinear
+from corymb.models.load import LoadOptions
 from corymb.models.model import Model, ScoringModel
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
+from corymb.models.states import StatePools
 
 HOPPER = (9, 0)
 INTERPRETED_SMS = 1
@@ -73,23 +73,17 @@ class CudaParts:
         except UnavailableBackend as error:
             raise UnsupportedModel(str(error)) from error
 
-    def operations(self) -> Operations:
-        """What a model's layers are built with."""
-        return TritonOperations(self.launch)
-
-    def make_linear(self, dtype: torch.dtype) -> MakeLinear:
-        """How its products are made."""
-        return CudaLinears(
-            dtype, self.launch, self._options.fused_rows, deterministic=self._options.attention.deterministic
+    def equip(self, options: LoadOptions) -> LoadOptions:
+        """The same, with what this GPU's models are built with."""
+        dtype, launch, deterministic = options.dtype, self.launch, self._options.attention.deterministic
+        return replace(
+            options,
+            operations=TritonOperations(launch),
+            recurrence=TritonRecurrence(launch, exact=deterministic),
+            make_linear=CudaLinears(dtype, launch, self._options.fused_rows, deterministic=deterministic),
+            make_exact=CudaExactLinears(launch, deterministic=deterministic),
+            make_experts=CudaExperts(dtype, launch, deterministic=deterministic),
         )
-
-    def make_exact(self) -> MakeLinear:
-        """How its products in float32 are made."""
-        return CudaExactLinears(self.launch, deterministic=self._options.attention.deterministic)
-
-    def make_experts(self, dtype: torch.dtype) -> MakeExperts:
-        """How its routed experts are made."""
-        return CudaExperts(dtype, self.launch, deterministic=self._options.attention.deterministic)
 
     @property
     def detail(self) -> str:
@@ -133,14 +127,18 @@ class CudaParts:
             sampler=Sampler(config.num_rows, eos_ids, place, sampling),
             sampling=sampling,
             launch=self.launch,
+            states=StatePools(model.state_specs, config.num_states, dtype=dtype, place=place)
+            if model.state_specs
+            else None,
         )
 
     def capture(self, parts: Parts, config: CacheConfig) -> CudaRunner:
         """Captures the graphs."""
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
-        # Others depend on lengths that the host knows, which a graph would repeat.
+        # Others depend on lengths that the host knows, which a graph would repeat; so do recurrent layers of long rows.
         decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
-        prefill = options.prefill_graph_max_tokens if scoring and self.selected.prefill != "torch" else 0
+        in_pieces = scoring and self.selected.prefill != "torch" and not parts.states
+        prefill = options.prefill_graph_max_tokens if in_pieces else 0
         return CudaRunner(
             parts,
             self.device,

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from corymb.cache.writes import StateWrites
 from corymb.kernels import triton_steps
-from corymb.kernels.attention import Attention, GraphAttention, KVLayer
+from corymb.kernels.attention import Attention, GraphAttention, KVLayer, RaggedLayout
 from corymb.kernels.sampling import Choice, Sampling
 from corymb.kernels.triton_jit import Launch
 from corymb.models.cuda_staging import Shape, Staged, Staging, Wide, layout_of
 from corymb.models.model import Batch, Model, ScoringModel
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
+from corymb.models.states import StatePools
 from corymb.scheduler.plan import StepPlan
 
 
@@ -28,6 +30,20 @@ class Parts:
     sampler: Sampler
     sampling: Sampling
     launch: Launch
+    states: StatePools | None = None  # of a model that has `state_specs`
+
+    def batch(self, wide: Wide, layout: RaggedLayout, attention: Attention, wanted: Tensor | None = None) -> Batch:
+        """A step as the model sees it."""
+        return Batch(
+            token_ids=wide.token_ids,
+            positions=wide.positions,
+            layout=layout,
+            attention=attention,
+            kv=self.kv,
+            prompts=self.rows.prompts,
+            wanted=wanted,
+            states=self.states.tensors if self.states else (),
+        )
 
 
 class Decode:
@@ -57,7 +73,7 @@ class Decode:
         layout = layout_of(plan, self._staged, self._wide, table=rows.table, full_to_sliding=rows.full_to_sliding)
         assert isinstance(attention, GraphAttention), "graphs need a back end that can be captured"
         attention.plan_graph(layout)
-        self._batch = Batch(self._wide.token_ids, self._wide.positions, layout, attention, self._parts.kv, rows.prompts)
+        self._batch = self._parts.batch(self._wide, layout, attention)
 
     def prepare(self) -> None:
         """See cuda_graphs.Step: padding rows only."""
@@ -104,4 +120,5 @@ def padding_plan() -> StepPlan:
         slots=zero,
         samples=np.zeros(1, np.bool_),
         num_outputs=zero,
+        states=StateWrites.only(zero),
     )
