@@ -46,6 +46,8 @@ class Step:
     def seconds(self, attention: GraphAttention, *, captured: bool) -> float:
         """Seconds a layer."""
         (attention.plan_graph if captured else attention.plan)(self.layout)
+        if captured:
+            attention.plan_captured()
         torch.cuda.synchronize()  # no kernel stands between a plan and the first layer here
         new = torch.zeros((len(self.q), self.spec.num_kv_heads, self.spec.head_dim), device=GPU, dtype=self.q.dtype)
 

@@ -54,7 +54,7 @@ class SingleQueries:
     patterns: dict[tuple[int, int, bool], Pattern] = field(default_factory=dict)  # made when first needed
 
     def attend(self, q: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
-        """Returns [S, num_heads, head_dim] of q [S, num_heads, head_dim]."""
+        """Returns [S, num_heads, value_dim] of q [S, num_heads, head_dim]."""
         if q.dtype == torch.float32 and q.device.type == "cpu":
             return self._attend_in_place(q, spec, cache)
         return self._attend_gathered(q, spec, cache)
@@ -73,15 +73,17 @@ class SingleQueries:
         if spec.soft_cap is not None:
             scores = capped(scores, spec.soft_cap).add_(pattern.hidden)
         weights = weights_of(scores.view(-1, spec.num_heads, self.slots.shape[1]), spec.sinks)
+        # Latents are a part of their keys, which are read as they lie.
+        values = cache.values if spec.latent_dim is None else cache.keys
         attended = F.embedding_bag(
             pattern.columns,
-            cache.values.view(-1, dim),
+            values.view(-1, dim),
             pattern.offsets,
             mode="sum",
             per_sample_weights=weights.reshape(-1),
             include_last_offset=True,
         )
-        return attended.view(-1, spec.num_heads, dim)
+        return attended.view(-1, spec.num_heads, dim)[..., : spec.value_dim]
 
     def _attend_gathered(self, q: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Copies keys and values together, then attends densely."""
@@ -91,7 +93,7 @@ class SingleQueries:
         scores = torch.matmul(queries, keys.transpose(-1, -2)).float() * spec.scale
         scores = capped(scores, spec.soft_cap) + self.hidden[:, None, None]
         weights = weights_of(scores.view(rows, spec.num_heads, -1), spec.sinks).view(scores.shape)
-        return torch.matmul(weights.to(q.dtype), values).view(q.shape)
+        return torch.matmul(weights.to(q.dtype), values).view(rows, spec.num_heads, spec.value_dim)
 
     def _pattern(self, spec: AttentionSpec, num_slots: int) -> Pattern:
         key = (spec.num_heads, spec.num_kv_heads, spec.soft_cap is not None)

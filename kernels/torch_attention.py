@@ -13,8 +13,9 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout
+from corymb.kernels.attention import AttentionSpec, Chosen, KVLayer, RaggedLayout
 from corymb.kernels.single_queries import LANES, SingleQueries, capped, group_by_length
+from corymb.kernels.torch_index import attend_chosen, choose_keys
 
 Index = NDArray[np.signedinteger[Any]]
 
@@ -64,15 +65,34 @@ class TorchAttention:
         """See Attention."""
         plan = self._plan_for(spec.window)
         cache.keys.index_copy_(0, plan.new_slots, k)
-        cache.values.index_copy_(0, plan.new_slots, v)
+        if spec.latent_dim is None:
+            cache.values.index_copy_(0, plan.new_slots, v)
         if len(plan.singles) == 1 and not plan.blocks:
             return plan.singles[0].attend(q, spec, cache)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        out = torch.empty((*q.shape[:2], spec.value_dim), dtype=q.dtype, device=q.device)
         for block in plan.blocks:
             out[block.first : block.last] = _attend(q[block.first : block.last], block, spec, cache)
         for single in plan.singles:
             out.index_copy_(0, single.tokens, single.attend(q.index_select(0, single.tokens), spec, cache))
         return out
+
+    def run_latent(
+        self, q: Tensor, latents: Tensor, spec: AttentionSpec, cache: KVLayer, chosen: Chosen | None
+    ) -> Tensor:
+        """See LatentAttention."""
+        keys = latents.unsqueeze(1)
+        if chosen is None:
+            return self.run(q, keys, keys, spec, cache)
+        cache.keys.index_copy_(0, self._plan_for(None).new_slots, keys)
+        return attend_chosen(q, chosen, spec, cache)
+
+    def choose(self, q: Tensor, weights: Tensor, keys: Tensor, spec: AttentionSpec, cache: KVLayer) -> Chosen:
+        """See LatentAttention."""
+        assert self._layout is not None, "plan comes before choose"
+        assert spec.index is not None, "only layers with an index choose"
+        assert cache.index_keys is not None, "only layers with an index choose"
+        cache.index_keys.index_copy_(0, self._layout.slots, keys)
+        return choose_keys(q, weights, self._layout, cache.index_keys, spec.index.top_k)
 
     def _plan_for(self, window: int | None) -> WindowPlan:
         assert self._layout is not None, "plan comes before run"
@@ -157,7 +177,7 @@ def _attend(q: Tensor, block: Block, spec: AttentionSpec, cache: KVLayer) -> Ten
         )
     else:
         attended = _attend_by_steps(queries, keys, values, block, spec)
-    return attended.permute(2, 0, 1, 3).reshape(q.shape)
+    return attended.permute(2, 0, 1, 3).reshape(len(q), spec.num_heads, spec.value_dim)
 
 
 def _attend_by_steps(queries: Tensor, keys: Tensor, values: Tensor, block: Block, spec: AttentionSpec) -> Tensor:

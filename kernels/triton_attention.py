@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, HeadChanges, KVLayer, RaggedLayout, slots_of
+from corymb.kernels.attention import AttentionSpec, Chosen, HeadChanges, KVLayer, RaggedLayout, slots_of
 from corymb.kernels.triton_attend import attend_lanes
 from corymb.kernels.triton_jit import Launch, next_power_of_2
+from corymb.kernels.triton_latent_attention import TritonLatents
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_plan import TILE_COLUMNS, plan_lanes
-from corymb.kernels.triton_store import fp8_limit, store
+from corymb.kernels.triton_store import store
 from corymb.kernels.triton_tiling import (
     MERGE_STAGES,
     VARIANTS,
@@ -92,7 +93,6 @@ class TritonAttention:
         self._deterministic = deterministic
         self._operations = TritonOperations(launch)
         self._layout: RaggedLayout | None = None
-        self._joins = False
         self._lanes = {
             Geometry.of(spec): _make_lanes(
                 spec,
@@ -102,16 +102,41 @@ class TritonAttention:
                 num_sms=launch.num_sms,
             )
             for spec in specs
+            if spec.latent_dim is None
         }
+        self._latents: TritonLatents | None = None
+        if any(spec.latent_dim is not None for spec in specs):
+            self._latents = TritonLatents(limits.max_tokens, device=device, launch=launch, deterministic=deterministic)
 
     def plan(self, layout: RaggedLayout) -> None:
         """Divides the step among lanes on the device. Only the tile variant is chosen on the host, from the widths."""
-        most_tokens = int(layout.host_widths.max(initial=1))
-        self._plan(layout, most_tokens)
+        self._take(layout, int(layout.host_widths.max(initial=1)))
+        self._plan_lanes()
+        if self._latents is not None:
+            self._latents.plan(layout, most_keys=int((layout.host_starts + layout.host_widths).max(initial=1)))
 
     def plan_graph(self, layout: RaggedLayout) -> None:
         """Always narrow tiles: a graph has one variant of the kernel, right for rows of any width."""
-        self._plan(layout, 1)
+        self._take(layout, 1)
+
+    def plan_captured(self) -> None:
+        """Divides the step among lanes."""
+        self._plan_lanes()
+        if self._latents is not None:
+            layout = self._planned()
+            self._latents.plan(layout, most_keys=layout.table.shape[1])
+
+    def run_latent(
+        self, q: Tensor, latents: Tensor, spec: AttentionSpec, cache: KVLayer, chosen: Chosen | None
+    ) -> Tensor:
+        """See LatentAttention."""
+        assert self._latents is not None, "made for layers without latents"
+        return self._latents.run_latent(q, latents, spec, cache, chosen)
+
+    def choose(self, q: Tensor, weights: Tensor, keys: Tensor, spec: AttentionSpec, cache: KVLayer) -> Chosen:
+        """See LatentAttention."""
+        assert self._latents is not None, "made for layers without latents"
+        return self._latents.choose(q, weights, keys, spec, cache)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Stores k and v, then attends."""
@@ -119,17 +144,12 @@ class TritonAttention:
         return self.attend(q, spec, cache)
 
     def run_joined(self, heads: Tensor, changes: HeadChanges, spec: AttentionSpec, cache: KVLayer) -> Tensor:
-        """Changes the heads, stores keys and values and attends; in one launch where every row has one token."""
-        if self._joins:
-            return self._attend(heads, spec, cache, changes)
+        """Changes the heads and stores keys and values in one launch, then attends."""
         self._operations.prepare_heads(heads, changes, spec, cache, slots_of(self._planned(), spec))
         return self.attend(heads[:, : spec.num_heads], spec, cache)
 
     def attend(self, q: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Attends where the new tokens' keys and values are stored already."""
-        return self._attend(q, spec, cache, None)
-
-    def _attend(self, q: Tensor, spec: AttentionSpec, cache: KVLayer, changes: HeadChanges | None) -> Tensor:
         layout = self._planned()
         lanes = self._lanes[Geometry.of(spec)]
         tiling = lanes.tiling
@@ -137,7 +157,6 @@ class TritonAttention:
         out = torch.empty((q.shape[0], spec.num_heads, spec.head_dim), dtype=q.dtype, device=q.device)
         slot_map = layout.full_to_sliding if spec.window is not None else layout.table
         assert slot_map is not None, "a layer with a window needs the full-to-sliding map"
-        turns, norms = (None, None) if changes is None else (changes.turns, changes.norms)
         attend_lanes[(num_lanes * spec.num_kv_heads,)](
             q,
             out,
@@ -154,20 +173,11 @@ class TritonAttention:
             cache.keys if spec.sinks is None else spec.sinks,
             spec.scale * cache.key_scale * LOG2E,
             cache.value_scale,
-            # Pointers that are not followed where there is nothing to follow.
-            q if turns is None else turns,
-            q if norms is None else norms.query,
-            q if norms is None else norms.key,
-            slots_of(layout, spec),
-            0.0 if norms is None else norms.eps,
-            1.0 / cache.key_scale,
-            1.0 / cache.value_scale,
             q.stride(0),
             q.stride(1),
             cache.keys.stride(0),
             cache.keys.stride(1),
             layout.table.stride(0),
-            0 if turns is None else turns.stride(0),
             num_lanes,
             NUM_KV_HEADS=spec.num_kv_heads,
             GROUP=spec.num_heads // spec.num_kv_heads,
@@ -185,10 +195,6 @@ class TritonAttention:
             WIDEN=self._launch.interpreted,
             SINKS=spec.sinks is not None,
             EARLY=self._launch.early,
-            JOIN=changes is not None,
-            NORM=norms is not None,
-            TURN=turns is not None,
-            LIMIT=fp8_limit(cache),
             **self._launch.options(tiling.num_warps, tiling.num_stages),
         )
         return out
@@ -197,7 +203,7 @@ class TritonAttention:
         assert self._layout is not None, "plan comes before run"
         return self._layout
 
-    def _plan(self, layout: RaggedLayout, most_tokens: int) -> None:
+    def _take(self, layout: RaggedLayout, most_tokens: int) -> None:
         num_rows, num_tokens = layout.rows.shape[0], layout.positions.shape[0]
         if num_rows > self._limits.max_rows or num_tokens > self._limits.max_tokens:
             raise ValueError(
@@ -205,35 +211,32 @@ class TritonAttention:
                 f"({self._limits.max_rows} rows, {self._limits.max_tokens} tokens)"
             )
         self._layout = layout
-        # Keys of one row's other new tokens would have to come from other lanes.
-        self._joins = num_rows == num_tokens and not self._deterministic
         for lanes in self._lanes.values():
-            lanes.variant = choose_variant(lanes.spec, most_tokens=most_tokens)
-            if self._deterministic:
-                lanes.variant = "wide"
-            self._plan_lanes(lanes, layout)
+            narrow = choose_variant(lanes.spec, most_tokens=most_tokens)
+            lanes.variant = "wide" if self._deterministic else narrow
 
-    def _plan_lanes(self, lanes: Lanes, layout: RaggedLayout) -> None:
-        tiling = lanes.tiling
-        spec = lanes.spec
-        plan_lanes[(1,)](
-            layout.rows,
-            layout.widths,
-            layout.starts,
-            layout.offsets,
-            lanes.tiles,
-            lanes.lanes,
-            lanes.totals,
-            layout.rows.shape[0],
-            lanes.num_lanes[lanes.variant],
-            max(tiling.min_share_keys // tiling.block_n, 1),
-            TILE_TOKENS=tiling.tile_tokens(spec.num_heads // spec.num_kv_heads),
-            BLOCK_N=tiling.block_n,
-            WINDOW=spec.window or 0,
-            ROWS=next_power_of_2(self._limits.max_rows),
-            EARLY=self._launch.early,
-            **self._launch.options(num_warps=8),
-        )
+    def _plan_lanes(self) -> None:
+        layout = self._planned()
+        for lanes in self._lanes.values():
+            tiling, spec = lanes.tiling, lanes.spec
+            plan_lanes[(1,)](
+                layout.rows,
+                layout.widths,
+                layout.starts,
+                layout.offsets,
+                lanes.tiles,
+                lanes.lanes,
+                lanes.totals,
+                layout.rows.shape[0],
+                lanes.num_lanes[lanes.variant],
+                max(tiling.min_share_keys // tiling.block_n, 1),
+                TILE_TOKENS=tiling.tile_tokens(spec.num_heads // spec.num_kv_heads),
+                BLOCK_N=tiling.block_n,
+                WINDOW=spec.window or 0,
+                ROWS=next_power_of_2(self._limits.max_rows),
+                EARLY=self._launch.early,
+                **self._launch.options(num_warps=8),
+            )
 
 
 def _make_lanes(

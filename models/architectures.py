@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from corymb.models.config import DecoderConfig, ModelConfig
+from corymb.models.deepseek_config import read_deepseek_v3, read_deepseek_v32, read_glm_moe_dsa
 from corymb.models.errors import BrokenModel, UnsupportedModel
 from corymb.models.falcon_h1_config import read_falcon_h1
 from corymb.models.fields import Fields
@@ -37,6 +38,9 @@ DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "Lfm2ForCausalLM": read_lfm2,
     "Lfm2MoeForCausalLM": read_lfm2_moe,
     "GptOssForCausalLM": read_gpt_oss,
+    "DeepseekV3ForCausalLM": read_deepseek_v3,
+    "DeepseekV32ForCausalLM": read_deepseek_v32,
+    "GlmMoeDsaForCausalLM": read_glm_moe_dsa,
     "Gemma2ForCausalLM": read_gemma2,
     "Gemma3ForCausalLM": read_gemma3,
     "Gemma3ForConditionalGeneration": read_gemma3_with_vision,

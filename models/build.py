@@ -98,6 +98,8 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
     if gpu:
         gpu.suit(blueprint.attention_specs)
+        if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
+            raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
     state_bytes = sum(spec.size_bytes(dtype) for spec in blueprint.state_specs)
     cost = replace(token_bytes(blueprint.attention_specs, pool_dtype), state=state_bytes)

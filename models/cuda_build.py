@@ -27,7 +27,9 @@ from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_prefill import prefill_tiers
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
+from corymb.models.heads import BatchedHeads, SeparateHeads
 from corymb.models.load import LoadOptions
+from corymb.models.makers import Makers
 from corymb.models.model import Model, ScoringModel
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
@@ -67,6 +69,7 @@ class CudaParts:
     def suit(self, specs: Sequence[AttentionSpec]) -> None:
         """Chooses back ends that do what a model's layers ask for. Raises UnsupportedModel."""
         ours = "attention sinks" if any(spec.sinks is not None for spec in specs) else None
+        ours = "latents" if any(spec.latent_dim is not None for spec in specs) else ours
         wish, flashinfer = self._options.attention, has_flashinfer() and not is_interpreted()
         try:
             self.selected = select(wish, has_flashinfer=flashinfer, ours=ours)
@@ -75,14 +78,22 @@ class CudaParts:
 
     def equip(self, options: LoadOptions) -> LoadOptions:
         """The same, with what this GPU's models are built with."""
-        dtype, launch, deterministic = options.dtype, self.launch, self._options.attention.deterministic
         return replace(
             options,
-            operations=TritonOperations(launch),
-            recurrence=TritonRecurrence(launch, exact=deterministic),
-            make_linear=CudaLinears(dtype, launch, self._options.fused_rows, deterministic=deterministic),
-            make_exact=CudaExactLinears(launch, deterministic=deterministic),
-            make_experts=CudaExperts(dtype, launch, deterministic=deterministic),
+            operations=TritonOperations(self.launch),
+            recurrence=TritonRecurrence(self.launch, exact=self._options.attention.deterministic),
+            makers=self._makers(options.dtype),
+        )
+
+    def _makers(self, dtype: torch.dtype) -> Makers:
+        deterministic = self._options.attention.deterministic
+        linear = CudaLinears(dtype, self.launch, self._options.fused_rows, deterministic=deterministic)
+        return Makers(
+            linear=linear,
+            exact=CudaExactLinears(self.launch, deterministic),
+            experts=CudaExperts(dtype, self.launch, deterministic),
+            # The library chooses by the number of rows in which order it sums.
+            heads=SeparateHeads(linear) if deterministic else BatchedHeads(dtype),
         )
 
     @property
@@ -137,7 +148,9 @@ class CudaParts:
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
         # Others depend on lengths that the host knows, which a graph would repeat; so do recurrent layers of long rows.
         decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
-        in_pieces = scoring and self.selected.prefill != "torch" and not parts.states
+        # Pieces end where heads are joined, which latents are not.
+        latents = any(spec.latent_dim is not None for spec in parts.model.attention_specs)
+        in_pieces = scoring and not latents and not parts.states and self.selected.prefill != "torch"
         prefill = options.prefill_graph_max_tokens if in_pieces else 0
         return CudaRunner(
             parts,

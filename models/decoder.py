@@ -44,7 +44,7 @@ class Decoder:
         # On a CPU the checkpoint's tensors are views of its file.
         self._embedding = embedding.to(parts.storage.embedding, copy=embedding.device.type == "cpu")
         self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"))
-        self._head = parts.storage.make_linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
+        self._head = parts.storage.makers.linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
         # Rounded as the checkpoint's training did: in bfloat16, √3072 = 55.43 becomes 55.5.
         self._embedding_scale = torch.tensor(decoder.embedding_scale, dtype=self._dtype).item()
         self._soft_cap = decoder.logit_soft_cap

@@ -17,7 +17,7 @@ class DeltaNet:
         self._config = config
         self._recurrence = parts.recurrence
         self._first_state = parts.decoder.num_states(index)
-        self._product = parts.storage.make_linear(_projection(parts, name, config), None)
+        self._product = parts.storage.makers.linear(_projection(parts, name, config), None)
         self._output = parts.linear(f"{name}.out_proj", bias=False)
         self._convolution = Convolution(convolution_weight(parts, f"{name}.conv1d"), None, silu=True)
         rate, bias = (parts.weights.take(f"{name}.{part}").float() for part in ("A_log", "dt_bias"))

@@ -59,7 +59,8 @@ class SeparateExperts:
         return _SeparateExperts(rule, [self._make(one) for one in weights])
 
     def _make(self, one: ExpertWeights) -> tuple[Linear, Linear]:
-        return self.make_linear(one.gate_up, one.gate_up_bias), self.make_linear(one.down, one.down_bias)
+        gate_up = self.make_linear(one.gate_up.contiguous(), one.gate_up_bias)
+        return gate_up, self.make_linear(one.down.contiguous(), one.down_bias)
 
 
 class _SeparateExperts:

@@ -86,13 +86,14 @@ def weights_size_bytes(folder: Path) -> int:
     return sum(tensor.size_bytes for tensor in read_headers(folder).values())
 
 
-def check_tensors(stored: Stored, expected: Shapes, folder: Path) -> None:
-    """Raises BrokenModel unless the stored tensors are those that the model's config asks for."""
+def check_tensors(stored: Stored, expected: Shapes, folder: Path, *, ignored: tuple[str, ...] = ()) -> None:
+    """Raises BrokenModel unless the stored tensors are those that the model's config asks for. There may be more whose
+    names begin with one of `ignored`."""
     missing = [name for name in expected if name not in stored]
     if missing:
         raise BrokenModel(f"{folder} lacks the tensors its config.json asks for: {_some(missing)}.")
     # A tied head is often stored all the same; the embedding stands for it.
-    unexpected = [name for name in stored if name not in expected and name != HEAD]
+    unexpected = [name for name in stored if name not in expected and name != HEAD and not name.startswith(ignored)]
     if unexpected:
         raise BrokenModel(f"{folder} holds tensors its config.json has no place for: {_some(unexpected)}.")
     for name, shape in expected.items():

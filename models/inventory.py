@@ -25,6 +25,12 @@ def expected_tensors(decoder: DecoderConfig) -> Shapes:
     return shapes
 
 
+def draft_layers(decoder: DecoderConfig) -> tuple[str, ...]:
+    """How tensors' names begin that a checkpoint may hold and that are not read: layers for speculation."""
+    first = len(decoder.layers)
+    return tuple(f"model.layers.{index}." for index in range(first, first + decoder.num_draft_layers))
+
+
 def as_stored(decoder: DecoderConfig, names: Iterable[str]) -> DecoderConfig:
     """The decoder as a checkpoint with these tensors holds it: experts of one architecture may lie stacked or apart."""
     if decoder.experts is None or decoder.experts.form == "interleaved":
@@ -35,14 +41,19 @@ def as_stored(decoder: DecoderConfig, names: Iterable[str]) -> DecoderConfig:
 
 
 def _mixer(decoder: DecoderConfig, layer: LayerConfig) -> Shapes:
-    shapes = _attention(decoder) if layer.attends else {}
+    shapes = _attention(decoder, layer) if layer.attends else {}
     if layer.recurrent is None:
         return shapes
     of_recurrent = layer.recurrent.tensors(decoder.hidden_size)
     return shapes | {f"{layer.recurrent.name}.{name}": shape for name, shape in of_recurrent.items()}
 
 
-def _attention(decoder: DecoderConfig) -> Shapes:
+def _attention(decoder: DecoderConfig, layer: LayerConfig) -> Shapes:
+    if decoder.latent is not None:
+        shapes = decoder.latent.tensors(
+            decoder.hidden_size, decoder.num_heads, bias=decoder.qkv_bias, indexed=layer.indexed == "own"
+        )
+        return {f"self_attn.{name}": shape for name, shape in shapes.items()}
     queries, keys = decoder.num_heads * decoder.head_dim, decoder.num_kv_heads * decoder.head_dim
     with_gates = 2 * queries if decoder.output_gate else queries
     shapes = _linear("self_attn.q_proj", with_gates, decoder.hidden_size, decoder.qkv_bias)

@@ -6,13 +6,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
+from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, IndexSpec, JoinedAttention
 from corymb.kernels.operations import Activation, Norm, Operations
 from corymb.kernels.recurrence import Recurrence
 from corymb.models.config import DecoderConfig, LayerConfig
-from corymb.models.experts import MakeExperts
 from corymb.models.head_order import join_heads, order_of
-from corymb.models.linear import FusedLinear, Linear, MakeLinear
+from corymb.models.latent_config import LatentConfig
+from corymb.models.linear import FusedLinear, Linear
+from corymb.models.makers import Makers
 from corymb.models.model import Batch
 from corymb.models.weights import Weights
 
@@ -23,9 +24,7 @@ class Storage:
 
     compute: torch.dtype  # of hidden states
     embedding: torch.dtype
-    make_linear: MakeLinear
-    make_exact: MakeLinear  # of float32 weights, whatever the others are: for decisions that rounding would flip
-    make_experts: MakeExperts
+    makers: Makers
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +40,18 @@ class Parts:
     def linear(self, *names: str, bias: bool) -> Linear:
         """One product for the weights of these names, their outputs one after another."""
         weight = self._joined([f"{name}.weight" for name in names])
-        return self.storage.make_linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
+        return self.storage.makers.linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
 
     def exact_linear(self, name: str, *, bias: bool) -> Linear:
         """A product in float32."""
         weight, biases = self.weights.take(f"{name}.weight"), self.weights.take(f"{name}.bias") if bias else None
-        return self.storage.make_exact(weight.float(), None if biases is None else biases.float())
+        return self.storage.makers.exact(weight.float(), None if biases is None else biases.float())
 
-    def norm(self, name: str, order: Tensor | None = None) -> "RMSNorm":
-        """A norm over hidden states, or over heads whose dimensions stand in `order`."""
+    def norm(self, name: str, order: Tensor | None = None, *, eps: float | None = None) -> "RMSNorm":
+        """A norm over hidden states, or over heads whose dimensions stand in `order`. `eps`: None for the model's."""
         weight = self.weights.take(f"{name}.weight").float() + self.decoder.norm_offset
         weight = weight if order is None else weight[order.to(weight.device)]
-        return RMSNorm(weight, self.decoder.norm_eps, self.operations)
+        return RMSNorm(weight, eps or self.decoder.norm_eps, self.operations)
 
     def _joined(self, names: list[str]) -> Tensor:
         tensors = [self.weights.take(name) for name in names]
@@ -151,7 +150,7 @@ class SelfAttention:
             queries, keys, values = (parts.weights.take(f"{name}.{part}_proj.{kind}") for part in "qkv")
             return join_heads(queries, keys, values, decoder, order)
 
-        self._product = parts.storage.make_linear(joined("weight"), joined("bias") if decoder.qkv_bias else None)
+        self._product = parts.storage.makers.linear(joined("weight"), joined("bias") if decoder.qkv_bias else None)
         self._output = parts.linear(f"{name}.o_proj", bias=decoder.output_bias)
         normed = decoder.query_key_norm
         self._query_norm = parts.norm(f"{name}.q_norm", order) if normed else None
@@ -216,6 +215,8 @@ def attention_specs(decoder: DecoderConfig) -> list[AttentionSpec]:
 
 def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
     """What one layer asks of attention."""
+    if decoder.latent is not None:
+        return _latent_spec(decoder, decoder.latent, layer)
     return AttentionSpec(
         num_heads=decoder.num_heads,
         num_kv_heads=decoder.num_kv_heads,
@@ -224,4 +225,18 @@ def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
         window=layer.window,
         soft_cap=decoder.attention_soft_cap,
         sinks=torch.empty(decoder.num_heads, device="meta") if decoder.sinks else None,
+    )
+
+
+def _latent_spec(decoder: DecoderConfig, latent: LatentConfig, layer: LayerConfig) -> AttentionSpec:
+    index = None
+    if latent.index is not None and layer.indexed == "own":
+        index = IndexSpec(latent.index.num_heads, latent.index.head_dim, latent.index.top_k)
+    return AttentionSpec(
+        num_heads=decoder.num_heads,
+        num_kv_heads=1,
+        head_dim=latent.stored_dim,
+        scale=decoder.attention_scale,
+        latent_dim=latent.latent_dim,
+        index=index,
     )

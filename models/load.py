@@ -13,14 +13,14 @@ from corymb.kernels.torch_operations import TorchOperations
 from corymb.kernels.torch_recurrence import TorchRecurrence
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.decoder import Decoder
+from corymb.models.deepseek import build_deepseek
 from corymb.models.errors import UnsupportedModel
-from corymb.models.experts import MakeExperts, SeparateExperts
 from corymb.models.gemma import build_gemma
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
-from corymb.models.inventory import as_stored, expected_tensors
+from corymb.models.inventory import as_stored, draft_layers, expected_tensors
 from corymb.models.layers import Parts, Storage
-from corymb.models.linear import MakeLinear, exact_linear_for, linear_for
 from corymb.models.llama import build_llama
+from corymb.models.makers import Makers, makers_for
 from corymb.models.multiplied import MultipliedWeights
 from corymb.models.precision import DType, Precision, WeightType
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
@@ -36,7 +36,11 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 
-FAMILIES: dict[str, Callable[[Parts], Decoder]] = {"llama": build_llama, "gemma": build_gemma}
+FAMILIES: dict[str, Callable[[Parts], Decoder]] = {
+    "llama": build_llama,
+    "gemma": build_gemma,
+    "deepseek": build_deepseek,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,7 @@ class LoadOptions:
     load_format: LoadFormat = "auto"
     operations: Operations = field(default_factory=TorchOperations)
     recurrence: Recurrence = field(default_factory=TorchRecurrence)
-    make_linear: MakeLinear | None = None  # None: what suits device and types
-    make_exact: MakeLinear | None = None
-    make_experts: MakeExperts | None = None
+    makers: Makers | None = None  # None: what suits device and types
 
     @property
     def storage(self) -> Storage:
@@ -59,14 +61,7 @@ class LoadOptions:
         names: dict[torch.dtype, WeightType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
         weights = self.weights or names[self.dtype]
         embedding = TORCH_DTYPES[Precision("float32", weights).embedding]
-        make_linear = self.make_linear or linear_for(self.device, self.dtype, weights)
-        return Storage(
-            compute=self.dtype,
-            embedding=embedding,
-            make_linear=make_linear,
-            make_exact=self.make_exact or exact_linear_for(self.device),
-            make_experts=self.make_experts or SeparateExperts(make_linear),
-        )
+        return Storage(self.dtype, embedding, self.makers or makers_for(self.device, self.dtype, weights))
 
 
 def load_model(
@@ -83,7 +78,7 @@ def load_model(
         return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
     stored = read_headers(folder)
     decoder = as_stored(decoder, stored)
-    check_tensors(stored, expected_tensors(decoder), folder)
+    check_tensors(stored, expected_tensors(decoder), folder, ignored=draft_layers(decoder))
     with CheckpointWeights(stored, options.device, on_progress) as weights:
         return _build(decoder, weights, options)
 

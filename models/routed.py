@@ -26,7 +26,7 @@ class RoutedMLP:
         self._router = parts.exact_linear(f"{name}.{config.router}", bias=config.router_bias)
         correction = parts.weights.take(f"{name}.{config.correction}").float() if config.correction else None
         rule = Rule(config.routing, config.gating, correction)
-        self._experts = parts.storage.make_experts(rule, _each(parts, f"{name}.experts", config))
+        self._experts = parts.storage.makers.experts(rule, _each(parts, f"{name}.experts", config))
         self._shared = SharedMLP(parts, name, config.shared) if config.shared else None
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from corymb.kernels import triton_experts, triton_linear, triton_steps  # noqa: E402
-from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, KVLayer, RaggedLayout  # noqa: E402
+from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, IndexSpec, KVLayer, RaggedLayout  # noqa: E402
 from corymb.kernels.recurrence import Convolution, DeltaRule, GatedNorm, StateSpace  # noqa: E402
 from corymb.kernels.routing import SWIGLU, Gating, Routing  # noqa: E402
 from corymb.kernels.sampling import Draws  # noqa: E402
@@ -79,6 +79,37 @@ def attend(spec: AttentionSpec, widths: list[int], kv_dtype: torch.dtype, *, det
     attention.run_joined(heads, changes, spec, KVLayer(pool, pool))
     q, k, v = heads.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
     attention.run(q, k, v, spec, KVLayer(pool, pool))
+
+
+def attend_latents(dtype: torch.dtype) -> None:
+    """DeepSeek's latents, dense and chosen: a few tokens, whose keys are split, and many."""
+    small = dtype == torch.float32
+    spec = AttentionSpec(
+        num_heads=8 if small else 128,
+        num_kv_heads=1,
+        head_dim=40 if small else 576,
+        scale=0.07,
+        latent_dim=32 if small else 512,
+        index=IndexSpec(4, 16, 6) if small else IndexSpec(64, 128, 2048),
+    )
+    keys = zeros(64, 1, spec.head_dim, dtype=dtype)
+    cache = KVLayer(keys, keys[..., : spec.value_dim], index_keys=zeros(64, spec.index.head_dim, dtype=dtype))
+    for widths in ([1] * 8, [500, 1]):
+        step = layout(widths, sliding=False)
+        limits = Limits(max_rows=512, max_tokens=4096)
+        attention = TritonAttention([spec], limits, device=CPU, kv_dtype=dtype, launch=LAUNCH)
+        attention.plan(step)
+        tokens = step.num_tokens
+        index_q = zeros(tokens, spec.index.num_heads, spec.index.head_dim, dtype=dtype)
+        weights = zeros(tokens, spec.index.num_heads, dtype=torch.float32)
+        index_keys = zeros(tokens, spec.index.head_dim, dtype=dtype)
+        q, latents = (
+            zeros(tokens, spec.num_heads, spec.head_dim, dtype=dtype),
+            zeros(tokens, spec.head_dim, dtype=dtype),
+        )
+        chosen = attention.choose(index_q, weights, index_keys, spec, cache)
+        for keys_of_token in (None, chosen):
+            attention.run_latent(q, latents, spec, cache, keys_of_token)
 
 
 def sample() -> None:
@@ -171,6 +202,8 @@ for widths in ([1] * 8, [1] * 32):
     attend(LLAMA, widths, torch.float8_e4m3fn)
 attend(LLAMA, [1] * 8, torch.float8_e5m2)
 attend(LLAMA, [64, 1], torch.float8_e4m3fn)
+attend_latents(torch.bfloat16)
+attend_latents(torch.float32)
 sample()
 operate()
 multiply()

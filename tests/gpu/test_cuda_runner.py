@@ -87,6 +87,29 @@ SHORT_CONVOLUTION = TINY | {
     "layer_types": ["conv", "full_attention"],
     "block_auto_adjust_ff_dim": False,
 }
+DEEPSEEK = TINY | {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 0,
+    "tie_word_embeddings": False,
+}
+SPARSE = DEEPSEEK | {
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    "num_hidden_layers": 2,
+    "indexer_types": ["full", "shared"],
+    "index_topk": 6,
+    "index_n_heads": 4,
+    "index_head_dim": 16,
+}
 EOS_IDS = frozenset({2})
 RECURRENT = ("Qwen3_5ForCausalLM", "FalconH1ForCausalLM", "Lfm2ForCausalLM")
 
@@ -185,9 +208,21 @@ def assert_same(ours, theirs) -> None:
         (TINY, {"deterministic": True}),
         (MIXTRAL, {}),
         (GPT_OSS, {}),
+        (DEEPSEEK, {}),
+        (SPARSE, {"deterministic": True}),
         (MIXTRAL, {"deterministic": True}),
     ],
-    ids=["eager", "graphs", "sliding", "deterministic", "experts", "sinks", "deterministic experts"],
+    ids=[
+        "eager",
+        "graphs",
+        "sliding",
+        "deterministic",
+        "experts",
+        "sinks",
+        "latents",
+        "deterministic index",
+        "deterministic experts",
+    ],
 )
 def test_greedy_tokens_are_those_of_the_cpu(folder, config, options) -> None:
     path = folder(config)

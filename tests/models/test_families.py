@@ -78,6 +78,24 @@ MULTIPLIERS = {
     "mlp_multipliers": [0.7, 1.4],
 }
 GPT_OSS = {"head_dim": 16, "sliding_window": 24, "num_local_experts": 6, "num_experts_per_tok": 3}
+DEEPSEEK = {
+    "num_key_value_heads": 6,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 14,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 24,
+}
+# transformers takes any of equal keys. Many heads, and no token without an embedding: then none that matter are equal.
+INDEX = {"index_topk": 24, "index_n_heads": 24, "index_head_dim": 16, "pad_token_id": None}
+YARN_BOTH = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama 2": ("Llama", {"num_key_value_heads": 6}),
     "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
@@ -135,6 +153,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gpt-oss": ("GptOss", GPT_OSS),
     "gpt-oss, tight gates": ("GptOss", {**GPT_OSS, "swiglu_limit": 0.5, "swiglu_alpha": 1.1, "rope_parameters": YARN}),
+    "deepseek v3": ("DeepseekV3", DEEPSEEK),
+    "deepseek v3, yarn": (
+        "DeepseekV3",
+        {**DEEPSEEK, "rope_parameters": YARN_BOTH},
+    ),
+    "deepseek v3, queries at once": ("DeepseekV3", {**DEEPSEEK, "q_lora_rank": None, "rope_interleave": False}),
+    "deepseek v3, biases": ("DeepseekV3", {**DEEPSEEK, "attention_bias": True, "norm_topk_prob": False}),
+    "deepseek v3.2": ("DeepseekV32", {**DEEPSEEK, **INDEX}),
+    "glm moe dsa": ("GlmMoeDsa", {**DEEPSEEK, **INDEX, "n_group": 1, "topk_group": 1, "num_hidden_layers": 4}),
+    "glm moe dsa, shared index": (
+        "GlmMoeDsa",
+        {**DEEPSEEK, **INDEX, "num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"]},
+    ),
     "gemma 2": ("Gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 12}),
     "gemma 3": ("Gemma3Text", {"head_dim": 16, "sliding_window": 24, "layer_types": None, "sliding_window_pattern": 2}),
     "gemma 3, scaled rope": (
