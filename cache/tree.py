@@ -106,6 +106,8 @@ class Tree:
         """Takes a sequence in. Slots it brings for tokens that the tree already has are freed or put to use."""
         actions = Actions()
         self._stamp += 1
+        for component in self.components:
+            component.now = self._stamp
         tokens, namespace = arrival.key.tokens(arrival.num_tokens, self.page_size), arrival.key.namespace
         node, at = self.root, 0
         while at < len(tokens):

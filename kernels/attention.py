@@ -30,6 +30,7 @@ class RaggedLayout:
     host_rows: NDArray[np.int32]
     host_widths: NDArray[np.int32]
     host_starts: NDArray[np.int32]
+    state_slots: Tensor | None = None  # int64 [R], each row's slot in the pools of recurrent states; None without any
 
     @property
     def num_rows(self) -> int:

@@ -3,26 +3,23 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
-
-import torch
+from typing import Protocol
 
 from corymb.kernels.attention import Attention, AttentionSpec
-from corymb.kernels.operations import Operations
 from corymb.kernels.torch_attention import TorchAttention
-from corymb.kernels.torch_operations import TorchOperations
 from corymb.models.architectures import read_config
 from corymb.models.builtin import HashModel, NoAttention, TapeModel, UniformModel
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.group import ALONE, Group
-from corymb.models.layers import attention_spec
-from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model, read_size_bytes
-from corymb.models.makers import Makers
+from corymb.models.layers import attention_specs
+from corymb.models.load import LoadOptions, load_model, read_size_bytes
+from corymb.models.mixers import state_specs
 from corymb.models.model import Model
 from corymb.models.precision import Precision
 from corymb.models.share import Share, check_split, local_config
+from corymb.models.states import StateSpec
 
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
@@ -37,6 +34,11 @@ class Blueprint(Protocol):
 
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
+        """Those of the model."""
+        ...
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
         """Those of the model."""
         ...
 
@@ -60,6 +62,7 @@ class BuiltinBlueprint:
 
     config: ModelConfig
     window: int | None
+    recurrent: bool
     group: Group = ALONE
     weights_bytes: int = 0
 
@@ -67,6 +70,11 @@ class BuiltinBlueprint:
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
         return self._make().attention_specs
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """See Blueprint."""
+        return self._make().state_specs
 
     def load(self, on_progress: OnProgress) -> Model:  # noqa: ARG002
         """See Blueprint."""
@@ -78,7 +86,7 @@ class BuiltinBlueprint:
 
     def _make(self) -> Model:
         if self.config.architecture == "CorymbHash":
-            return HashModel(self.window, self.group)
+            return HashModel(self.window, recurrent=self.recurrent, group=self.group)
         return TapeModel(self.group) if self.config.architecture == "CorymbTape" else UniformModel()
 
 
@@ -100,8 +108,12 @@ class DecoderBlueprint:
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
-        local = local_config(self.decoder, self.share)
-        return [attention_spec(local, layer) for layer in local.layers]
+        return attention_specs(local_config(self.decoder, self.share))
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """See Blueprint."""
+        return state_specs(self.decoder)
 
     @property
     def weights_bytes(self) -> int:
@@ -127,32 +139,15 @@ class DecoderBlueprint:
         return TorchAttention()
 
 
-def read_blueprint(
-    folder: Path,
-    *,
-    precision: Precision,
-    device: torch.device,
-    load_format: Literal["auto", "dummy"],
-    operations: Operations | None = None,
-    makers: Makers | None = None,
-    group: Group = ALONE,
-) -> Blueprint:
+def read_blueprint(folder: Path, precision: Precision, options: LoadOptions) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
     if config.decoder is not None:
-        check_split(config.decoder, config.architecture, group.size)
-        options = LoadOptions(
-            dtype=TORCH_DTYPES[precision.compute],
-            weights=precision.weights,
-            device=device,
-            load_format=load_format,
-            operations=operations or TorchOperations(),
-            makers=makers,
-            group=group,
-        )
+        check_split(config.decoder, config.architecture, options.group.size)
         return DecoderBlueprint(folder, config, config.decoder, precision, options)
     if precision.weights == "int8":
         raise UnsupportedModel(f"{config.architecture} has no weights to quantize; leave --quantization out.")
     fields = Fields.read(folder / "config.json")
     window = fields.whole("sliding_window") if fields.has("sliding_window") else None
-    return BuiltinBlueprint(config, window if config.architecture == "CorymbHash" else None, group)
+    recurrent = fields.flag("recurrent", default=False)
+    return BuiltinBlueprint(config, window, recurrent=recurrent, group=options.group)

@@ -2,10 +2,11 @@
 
 import importlib
 import importlib.util
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -21,7 +22,7 @@ from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
 from corymb.models.gloo_group import GlooGroup
 from corymb.models.group import ALONE, Group
-from corymb.models.load import TORCH_DTYPES
+from corymb.models.load import TORCH_DTYPES, LoadOptions
 from corymb.models.meeting import Ranks
 from corymb.models.memory import Memory, host_memory
 from corymb.models.model import Model
@@ -32,8 +33,11 @@ from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
 from corymb.models.sizing import PoolRequest, PoolSizes, TokenBytes, find_room, gib, size_pools
+from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
+
+STATE_GRID = 64  # tokens that chunked recurrences compute at once: states there have the same bits however cut
 
 if TYPE_CHECKING:
     from corymb.models.cuda_build import CudaParts
@@ -60,6 +64,10 @@ class RunnerOptions:
     mem_fraction_static: float | None = None
     page_size: int = 1
     sliding_ratio: float = 0.8
+    state_ratio: float = 0.9
+    max_states: int | None = None
+    state_interval: int = 256
+    max_states_per_path: int | None = None
     eviction: Eviction = "lru"
     enable_prefix_cache: bool = True
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
@@ -92,15 +100,8 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     precision = _precision(options, gpu)
     dtype = TORCH_DTYPES[precision.compute]
     pool_dtype = _pool_dtype(options, gpu, dtype)
-    blueprint = read_blueprint(
-        options.folder,
-        precision=precision,
-        device=device,
-        load_format=options.load_format,
-        operations=gpu.operations() if gpu else None,
-        makers=gpu.makers(dtype) if gpu else None,
-        group=group,
-    )
+    load = LoadOptions(dtype, precision.weights, device, options.load_format, group=group)
+    blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
     if gpu:
         gpu.suit(blueprint.attention_specs)
         if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
@@ -108,9 +109,11 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     context_length = _context_length(options, blueprint.config)
     if gpu and host:
         _prepare_sums(gpu, blueprint.config, dtype, on_stage)
-    sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
+    state_bytes = sum(spec.size_bytes(dtype) for spec in blueprint.state_specs)
+    cost = replace(token_bytes(blueprint.attention_specs, pool_dtype), state=state_bytes)
+    sizes = _sizes(options, blueprint, context_length, cost, device)
     if host:
-        sizes = _least(sizes, host, token_bytes(blueprint.attention_specs, pool_dtype))
+        sizes = _least(sizes, host, cost)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
     with _stage(
         on_stage, "weights", f"{blueprint.config.architecture}, {gib(blueprint.weights_bytes)}, {precision.name}"
@@ -118,21 +121,15 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         model = blueprint.load(on_progress)
     runner: Runner
     if gpu:
-        with _stage(on_stage, "pools", f"{_pools_detail(sizes)} in {_name(pool_dtype)}"):
+        with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
             parts = gpu.parts(model, cache_config, dtype, pool_dtype, eos_ids=blueprint.config.eos_ids)
         with _stage(on_stage, "graphs", gpu.detail):
             runner = gpu.capture(parts, cache_config)
     else:
-        with _stage(on_stage, "pools", _pools_detail(sizes)):
+        with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
             runner = CpuRunner(_execution(model, blueprint, cache_config, dtype, group))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
-        if gpu:
-            longest = min(context_length - 1, options.cuda.max_step_tokens)
-            warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
-        else:
-            warm_up(runner)
-        if isinstance(runner, CpuRunner) and host is None:  # ranks would have to agree on every step of it
-            runner.tune()
+        _warm(runner, longest=min(context_length - 1, options.cuda.max_step_tokens), tuned=host is None)
     return Built(
         runner=runner,
         cache_config=cache_config,
@@ -145,6 +142,16 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         device="cuda" if gpu else "cpu",
         dtype=precision.weights,
     )
+
+
+def _warm(runner: Runner, *, longest: int, tuned: bool) -> None:
+    """Runs the first steps. `tuned`: measures a CPU's threads, which several ranks would have to agree on."""
+    if not isinstance(runner, CpuRunner):
+        warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
+        return
+    warm_up(runner)
+    if tuned:
+        runner.tune()
 
 
 def _prepare_sums(gpu: "CudaParts", config: ModelConfig, dtype: torch.dtype, on_stage: OnStage) -> None:
@@ -204,7 +211,7 @@ def _context_length(options: RunnerOptions, config: ModelConfig) -> int:
 
 
 def _sizes(
-    options: RunnerOptions, blueprint: Blueprint, context_length: int, dtype: torch.dtype, device: torch.device
+    options: RunnerOptions, blueprint: Blueprint, context_length: int, cost: TokenBytes, device: torch.device
 ) -> PoolSizes:
     share = options.mem_fraction_static
     if share is None and device.type == "cuda" and options.max_total_tokens is None:
@@ -216,10 +223,12 @@ def _sizes(
         max_total_tokens=options.max_total_tokens,
         mem_fraction_static=share,
         sliding_ratio=options.sliding_ratio,
+        state_ratio=options.state_ratio,
+        max_states=options.max_states,
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else _host_memory(options.ranks)
     room = find_room(memory, blueprint.weights_bytes, share)
-    return size_pools(token_bytes(blueprint.attention_specs, dtype), _window(blueprint), request, room)
+    return size_pools(cost, _window(blueprint), request, room)
 
 
 def _host_memory(ranks: Ranks | None) -> Memory:
@@ -233,8 +242,8 @@ def _host_memory(ranks: Ranks | None) -> Memory:
 
 def _least(sizes: PoolSizes, host: GlooGroup, cost: TokenBytes) -> PoolSizes:
     """What every rank has room for: all keep the same tokens."""
-    full, sliding = host.least([sizes.num_full_tokens, sizes.num_sliding_tokens])
-    return PoolSizes(full, sliding, full * cost.full + sliding * cost.sliding)
+    full, sliding, states = host.least([sizes.num_full_tokens, sizes.num_sliding_tokens, sizes.num_states])
+    return PoolSizes(full, sliding, states, cost)
 
 
 def _window(blueprint: Blueprint) -> int | None:
@@ -243,10 +252,15 @@ def _window(blueprint: Blueprint) -> int | None:
 
 def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: int, sizes: PoolSizes) -> CacheConfig:
     window = _window(blueprint) or 0
+    grid = STATE_GRID if blueprint.config.decoder else 1
     return CacheConfig(
         num_full_tokens=sizes.num_full_tokens + options.page_size,
         num_sliding_tokens=sizes.num_sliding_tokens + options.page_size if window else 0,
         sliding_window=window,
+        num_states=sizes.num_states + 1 if sizes.num_states else 0,
+        state_interval=_state_interval(options, grid),
+        state_grid=grid,
+        max_states_per_path=options.max_states_per_path,
         page_size=options.page_size,
         num_rows=options.max_running_requests + 1,
         context_length=context_length,
@@ -255,16 +269,25 @@ def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: 
     )
 
 
+def _state_interval(options: RunnerOptions, grid: int) -> int:
+    """The next multiple of what snapshots must end, so that the default suits every page size."""
+    step = math.lcm(options.page_size, grid)
+    return -(-options.state_interval // step) * step
+
+
 def _execution(model: Model, blueprint: Blueprint, config: CacheConfig, dtype: torch.dtype, group: Group) -> Execution:
     place = Place(torch.device("cpu"))
     pools = allocate(model.attention_specs, config, dtype=dtype, place=place)
     sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=group)
-    return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler)
+    states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place) if model.state_specs else None
+    return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler, states=states)
 
 
-def _pools_detail(sizes: PoolSizes) -> str:
-    sliding = f", {sizes.num_sliding_tokens:,} in windows" if sizes.num_sliding_tokens else ""
-    return f"{sizes.num_full_tokens:,} tokens{sliding}, {gib(sizes.size_bytes)}"
+def _pools_detail(sizes: PoolSizes, dtype: torch.dtype) -> str:
+    """One line in all, then one a pool where there are several."""
+    lines = [f"{sizes.num_full_tokens:,} tokens, {gib(sizes.size_bytes)} in {_name(dtype)}"]
+    table = sizes.table()
+    return "\n".join(lines + table if len(table) > 1 else lines)
 
 
 @contextmanager

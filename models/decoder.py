@@ -8,10 +8,12 @@ from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec
 from corymb.models.inventory import EMBEDDING, FINAL_NORM, HEAD
-from corymb.models.layers import Parts, attention_spec
+from corymb.models.layers import Parts, attention_specs
+from corymb.models.mixers import state_specs
 from corymb.models.model import Batch
 from corymb.models.rope import turn_table
 from corymb.models.rope_config import Rope
+from corymb.models.states import StateSpec
 from corymb.models.vocabulary import Vocabulary
 
 
@@ -31,30 +33,24 @@ class Layer(Protocol):
 class Decoder:
     """A Model: see models.model. Of several ranks each has the embeddings and the head of a part of the vocabulary."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        layers: Sequence[Layer],
-        *,
-        embedding_scale: float = 1.0,
-        norm_offset: float = 0.0,
-        sums: bool = False,
-    ) -> None:
+    def __init__(self, parts: Parts, layers: Sequence[Layer], *, sums: bool = False) -> None:
         """`sums`: what the last layer returns is still to be summed over the ranks."""
         decoder = parts.decoder
         self.vocab_size = parts.vocab_size
         self.vocabulary = Vocabulary(parts.vocab_size, decoder.vocab_size, parts.group)
-        self._specs = tuple(attention_spec(decoder, layer) for layer in decoder.layers)
+        self._specs = attention_specs(decoder)
+        self._state_specs = state_specs(decoder)
         self._layers = layers
         embedding = parts.weights.take(EMBEDDING)
         self._dtype = parts.storage.compute
         # On a CPU the checkpoint's tensors are views of its file.
         self._embedding = embedding.to(parts.storage.embedding, copy=embedding.device.type == "cpu")
-        self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"), offset=norm_offset, sums=sums)
+        self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"), sums=sums)
         self._head = parts.storage.makers.linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
         # Rounded as the checkpoint's training did: in bfloat16, √3072 = 55.43 becomes 55.5.
-        self._embedding_scale = torch.tensor(embedding_scale, dtype=self._dtype).item()
+        self._embedding_scale = torch.tensor(decoder.embedding_scale, dtype=self._dtype).item()
         self._soft_cap = decoder.logit_soft_cap
+        self._logit_scale = decoder.logit_scale
         self._ropes = [layer.rope for layer in decoder.layers]
         self._tables = {
             rope: turn_table(rope, decoder.head_dim, decoder.context_length, embedding.device)
@@ -64,8 +60,13 @@ class Decoder:
 
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
-        """One a layer."""
+        """One a layer that has attention."""
         return self._specs
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """Those of layers that carry a state."""
+        return self._state_specs
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
@@ -101,6 +102,8 @@ class Decoder:
     def finish(self, scores: Tensor) -> Tensor:
         """See ScoringModel."""
         logits = self.vocabulary.join(scores).float()
+        if self._logit_scale != 1.0:
+            logits = logits.mul_(self._logit_scale)
         if self._soft_cap is None:
             return logits
         return logits.div_(self._soft_cap).tanh_().mul_(self._soft_cap)

@@ -21,7 +21,23 @@ NESTED = (
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
 )
-UNUSED = re.compile(r"(^|\.)(vision_tower|multi_modal_projector)\.|\.rotary_emb\.inv_freq$")
+UNUSED = re.compile(r"(^|\.)(vision_tower|multi_modal_projector|visual)\.|^mtp\.|\.rotary_emb\.inv_freq$")
+
+# Some families have names of their own for what Llama has too.
+RENAMED = tuple(
+    (re.compile(pattern), ours)
+    for pattern, ours in (
+        (r"\.feed_forward\.", ".mlp."),
+        (r"\.mlp\.(.+\.)?w1\.", r".mlp.\1gate_proj."),
+        (r"\.mlp\.(.+\.)?w3\.", r".mlp.\1up_proj."),
+        (r"\.mlp\.(.+\.)?w2\.", r".mlp.\1down_proj."),
+        (r"\.self_attn\.out_proj\.", ".self_attn.o_proj."),
+        (r"\.self_attn\.([qk])_layernorm\.", r".self_attn.\1_norm."),
+        (r"\.operator_norm\.", ".input_layernorm."),
+        (r"\.(ffn_norm|pre_ff_layernorm)\.", ".post_attention_layernorm."),
+        (r"^model\.(embedding_norm|final_layernorm)\.", "model.norm."),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +142,10 @@ def _header(file: Path) -> Stored:
 def _plain_name(name: str) -> str:
     for nested, plain in NESTED:
         if name.startswith(nested):
-            return plain + name.removeprefix(nested)
+            name = plain + name.removeprefix(nested)
+            break
+    for pattern, ours in RENAMED:
+        name = pattern.sub(ours, name)
     return name
 
 

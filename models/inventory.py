@@ -1,5 +1,8 @@
 """Which tensors a decoder's checkpoint must hold, by name and shape. Imports no torch."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from corymb.models.config import DecoderConfig, LayerConfig
 
 Shapes = dict[str, tuple[int, ...]]
@@ -14,7 +17,7 @@ def expected_tensors(decoder: DecoderConfig) -> Shapes:
     hidden = decoder.hidden_size
     shapes: Shapes = {EMBEDDING: (decoder.vocab_size, hidden)}
     for index, layer in enumerate(decoder.layers):
-        of_layer = _attention(decoder, layer) | _mlp(decoder, layer) | _norms(decoder)
+        of_layer = _mixer(decoder, layer) | _mlp(decoder, layer) | _norms(decoder)
         shapes |= {f"model.layers.{index}.{name}": shape for name, shape in of_layer.items()}
     shapes[FINAL_NORM] = (hidden,)
     if not decoder.tied:
@@ -28,6 +31,23 @@ def draft_layers(decoder: DecoderConfig) -> tuple[str, ...]:
     return tuple(f"model.layers.{index}." for index in range(first, first + decoder.num_draft_layers))
 
 
+def as_stored(decoder: DecoderConfig, names: Iterable[str]) -> DecoderConfig:
+    """The decoder as a checkpoint with these tensors holds it: experts of one architecture may lie stacked or apart."""
+    if decoder.experts is None or decoder.experts.form == "interleaved":
+        return decoder
+    stacked = any(name.endswith(".experts.gate_up_proj") for name in names)
+    experts = replace(decoder.experts, form="stacked" if stacked else "separate")
+    return replace(decoder, experts=experts)
+
+
+def _mixer(decoder: DecoderConfig, layer: LayerConfig) -> Shapes:
+    shapes = _attention(decoder, layer) if layer.attends else {}
+    if layer.recurrent is None:
+        return shapes
+    of_recurrent = layer.recurrent.tensors(decoder.hidden_size)
+    return shapes | {f"{layer.recurrent.name}.{name}": shape for name, shape in of_recurrent.items()}
+
+
 def _attention(decoder: DecoderConfig, layer: LayerConfig) -> Shapes:
     if decoder.latent is not None:
         shapes = decoder.latent.tensors(
@@ -35,7 +55,8 @@ def _attention(decoder: DecoderConfig, layer: LayerConfig) -> Shapes:
         )
         return {f"self_attn.{name}": shape for name, shape in shapes.items()}
     queries, keys = decoder.num_heads * decoder.head_dim, decoder.num_kv_heads * decoder.head_dim
-    shapes = _linear("self_attn.q_proj", queries, decoder.hidden_size, decoder.qkv_bias)
+    with_gates = 2 * queries if decoder.output_gate else queries
+    shapes = _linear("self_attn.q_proj", with_gates, decoder.hidden_size, decoder.qkv_bias)
     for name in ("self_attn.k_proj", "self_attn.v_proj"):
         shapes |= _linear(name, keys, decoder.hidden_size, decoder.qkv_bias)
     shapes |= _linear("self_attn.o_proj", decoder.hidden_size, queries, decoder.output_bias)

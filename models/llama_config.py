@@ -91,6 +91,10 @@ def check_heads(decoder: DecoderConfig, fields: Fields) -> DecoderConfig:
         )
     if decoder.head_dim % 2:
         raise BrokenModel(f"The heads of {fields.where} have an odd size, {decoder.head_dim}, which rope cannot turn.")
+    for rope in {layer.rope for layer in decoder.layers if layer.rope is not None}:
+        turned = rope.num_rotated(decoder.head_dim)
+        if not 0 < turned <= decoder.head_dim or turned % 2:
+            raise BrokenModel(f"{fields.where} turns {turned} of {decoder.head_dim} dimensions of each head.")
     return decoder
 
 
@@ -101,12 +105,13 @@ def decoder_of(
     default_head_dim: int | None = None,
     default_theta: float = 10_000.0,
     default_tied: bool = False,
+    default_rotated: float = 1.0,
 ) -> DecoderConfig:
     """What Llama and its followers have in common."""
     hidden_size = fields.whole("hidden_size")
     num_heads = fields.whole("num_attention_heads")
     head_dim = fields.whole("head_dim", default_head_dim or max(1, hidden_size // num_heads))
-    rope = read_rope(fields, default_theta)
+    rope = read_rope(fields, default_theta, default_rotated)
     decoder = DecoderConfig(
         family="llama",
         vocab_size=fields.whole("vocab_size"),

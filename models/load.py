@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from corymb.kernels.operations import Operations
+from corymb.kernels.recurrence import Recurrence
 from corymb.kernels.torch_operations import TorchOperations
+from corymb.kernels.torch_recurrence import TorchRecurrence
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.decoder import Decoder
 from corymb.models.deepseek import build_deepseek
@@ -16,12 +19,13 @@ from corymb.models.errors import UnsupportedModel
 from corymb.models.gemma import build_gemma
 from corymb.models.group import ALONE, Group
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
-from corymb.models.inventory import draft_layers, expected_tensors
+from corymb.models.inventory import as_stored, draft_layers, expected_tensors
 from corymb.models.layers import Parts, Storage
 from corymb.models.llama import build_llama
 from corymb.models.makers import Makers, makers_for
+from corymb.models.multiplied import MultipliedWeights
 from corymb.models.precision import DType, Precision, WeightType
-from corymb.models.share import Cut, Share, check_split, cut_of, local_config
+from corymb.models.share import Share, check_split, cut_of, local_config
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights, size_bytes
 
 __all__ = ["LoadFormat", "load_model", "weights_size_bytes"]
@@ -51,6 +55,7 @@ class LoadOptions:
     device: torch.device = CPU
     load_format: LoadFormat = "auto"
     operations: Operations = field(default_factory=TorchOperations)
+    recurrence: Recurrence = field(default_factory=TorchRecurrence)
     makers: Makers | None = None  # None: what suits device and types
     group: Group = ALONE  # the ranks that share the model
 
@@ -75,14 +80,13 @@ def load_model(
         raise UnsupportedModel(f"{config.architecture} has no weights to load.")
     share = Share(options.group.rank, options.group.size)
     check_split(decoder, config.architecture, share.size)
-
-    def cuts(name: str) -> Cut | None:
-        return cut_of(name, decoder, share)
+    cuts = partial(cut_of, decoder=decoder, share=share)
 
     if options.load_format == "dummy":
         invented = DummyWeights(expected_tensors(decoder), options.dtype, options.device, cuts=cuts)
         return _build(decoder, share, invented, options)
     stored = read_headers(folder)
+    decoder = as_stored(decoder, stored)
     check_tensors(stored, expected_tensors(decoder), folder, ignored=draft_layers(decoder))
     with CheckpointWeights(stored, options.device, on_progress, cuts=cuts) as weights:
         return _build(decoder, share, weights, options)
@@ -94,6 +98,15 @@ def read_size_bytes(folder: Path, decoder: DecoderConfig, share: Share) -> int:
 
 
 def _build(decoder: DecoderConfig, share: Share, weights: Weights, options: LoadOptions) -> Decoder:
-    local = local_config(decoder, share)
-    parts = Parts(local, weights, options.operations, options.storage, options.group, decoder.vocab_size)
+    if decoder.multipliers is not None:
+        weights = MultipliedWeights(weights, decoder, decoder.multipliers)
+    parts = Parts(
+        decoder=local_config(decoder, share),
+        weights=weights,
+        operations=options.operations,
+        recurrence=options.recurrence,
+        storage=options.storage,
+        group=options.group,
+        vocab_size=decoder.vocab_size,
+    )
     return FAMILIES[decoder.family](parts)

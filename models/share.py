@@ -55,7 +55,7 @@ def check_split(decoder: DecoderConfig, architecture: str, size: int) -> None:
     """Raises UnsupportedModel, in one sentence, for a model that so many ranks cannot share."""
     if size == 1:
         return
-    if decoder.family not in FAMILIES:
+    if decoder.family not in FAMILIES or any(layer.recurrent for layer in decoder.layers):
         raise UnsupportedModel(f"{architecture} cannot be split over several ranks; leave --tp-size out.")
     heads, kv_heads = decoder.num_heads, decoder.num_kv_heads
     if heads % size:

@@ -9,6 +9,6 @@ the step before it are settled, outputs go out. Who does what in it:
     results  settling (finishing) → outbox; tally counts
     ranks    turns: what rank 0 tells the others, so that all plan the same; agreement checks that they do
 
-Policies are functions on numbers: admission, order, branches, preemption, retraction, ratio, finishing; validity says
-which options of `config` exclude each other. Messages on the wire are in `messages`, what the runner gets in `plan`.
+Policies are functions on numbers: admission, cuts, order, branches, preemption, retraction, ratio, finishing; validity
+says which options of `config` exclude each other. Messages on the wire: `messages`; what the runner gets: `plan`.
 """

@@ -88,6 +88,7 @@ def _scores_from(piece: Piece) -> int:
 def put_together(step: int, parts: Sequence[Part], opened: Sequence[Opened], cache: Cache) -> StepPlan:
     """The plan of one step; takes the cache's table writes along."""
     one = parts[0] if len(parts) == 1 else _concatenate(parts)
+    states = cache.take_state_writes(one.rows, one.starts + one.widths)
     return StepPlan(
         step=step,
         rows=one.rows,
@@ -100,6 +101,7 @@ def put_together(step: int, parts: Sequence[Part], opened: Sequence[Opened], cac
         opened=opened,
         table=cache.take_table_writes(),
         sliding=cache.take_sliding_writes(),
+        states=states,
         prompt_logprobs_from=one.scores_from,
     )
 

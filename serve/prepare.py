@@ -8,10 +8,11 @@ import msgspec
 from corymb.models.architectures import read_config
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.headers import check_tensors, read_headers
-from corymb.models.inventory import draft_layers, expected_tensors
+from corymb.models.inventory import as_stored, draft_layers, expected_tensors
 from corymb.models.memory import Memory, host_memory
 from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
+from corymb.models.recurrent_config import state_size_bytes
 from corymb.models.share import Share, check_split, local_config
 from corymb.models.sizing import PoolRequest, TokenBytes, find_room, size_pools
 from corymb.models.source import ModelSource, resolve
@@ -134,9 +135,10 @@ def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: G
     """Raises unless all tensors are there and fit into memory beside the pools; returns what a rank's will take."""
     if model.decoder is None:
         return 0
-    expected = expected_tensors(model.decoder)
     if config.model.load_format != "dummy":
-        check_tensors(read_headers(folder), expected, folder, ignored=draft_layers(model.decoder))
+        stored = read_headers(folder)
+        expected = expected_tensors(as_stored(model.decoder, stored))
+        check_tensors(stored, expected, folder, ignored=draft_layers(model.decoder))
     device = resolve_device(config.runtime.device, gpu)
     precision = _precision(config, device, model)
     local = local_config(model.decoder, Share(0, config.parallel.tp_size))
@@ -144,7 +146,7 @@ def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: G
     if device == "cpu":
         count = config.parallel.local_size
         cost = _token_bytes(local, precision)
-        cost = TokenBytes(cost.full * count, cost.sliding * count)
+        cost = TokenBytes(cost.full * count, cost.sliding * count, cost.state * count)
         _check_memory(model, config, weights_bytes * count, cost)
     elif gpu is not None:
         # How much of it others have taken, the scheduler process sees before it reads any weights.
@@ -161,12 +163,16 @@ def _check_memory(model: ModelConfig, config: ServeConfig, weights_bytes: int, c
         page_size=memory.page_size,
         max_total_tokens=memory.max_total_tokens,
         mem_fraction_static=memory.mem_fraction_static,
+        sliding_ratio=memory.swa_full_tokens_ratio,
     )
     room = find_room(host_memory(), weights_bytes, memory.mem_fraction_static)
     size_pools(cost, model.window, request, room)
 
 
 def _token_bytes(decoder: DecoderConfig, precision: Precision) -> TokenBytes:
+    item_bytes = ITEM_BYTES[precision.compute]
     full = sum(decoder.cached_numbers(layer) for layer in decoder.layers if layer.window is None)
     sliding = sum(decoder.cached_numbers(layer) for layer in decoder.layers if layer.window is not None)
-    return TokenBytes(full * ITEM_BYTES[precision.compute], sliding * ITEM_BYTES[precision.compute])
+    recurrent = [layer.recurrent for layer in decoder.layers if layer.recurrent is not None]
+    state_bytes = sum(state_size_bytes(one, item_bytes) for one in recurrent)
+    return TokenBytes(full * item_bytes, sliding * item_bytes, state_bytes)

@@ -42,6 +42,41 @@ GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
 QWEN3_MOE = {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+DELTA_NET = {
+    "initializer_range": 0.1,  # norms of small sums magnify rounding, in transformers as here
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
+QWEN3_NEXT = {**DELTA_NET, **QWEN3_MOE, "head_dim": 32, "shared_expert_intermediate_size": 40}
+LFM2 = {
+    "num_hidden_layers": 4,
+    "layer_types": ["conv", "full_attention", "conv", "conv"],
+    "block_multiple_of": 16,
+    "tie_word_embeddings": True,
+}
+FALCON_H1 = {
+    "mamba_d_ssm": 64,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 24,
+    "mamba_chunk_size": 64,
+}
+MULTIPLIERS = {
+    "embedding_multiplier": 3.5,
+    "lm_head_multiplier": 0.3,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 0.6,
+    "key_multiplier": 0.4,
+    "ssm_in_multiplier": 0.7,
+    "ssm_out_multiplier": 1.3,
+    "ssm_multipliers": [0.5, 0.9, 1.1, 0.6, 1.2],
+    "mlp_multipliers": [0.7, 1.4],
+}
 GPT_OSS = {"head_dim": 16, "sliding_window": 24, "num_local_experts": 6, "num_experts_per_tok": 3}
 DEEPSEEK = {
     "num_key_value_heads": 6,
@@ -87,6 +122,35 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3Moe",
         {**QWEN3_MOE, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
     ),
+    "qwen3-next": ("Qwen3Next", QWEN3_NEXT),
+    "qwen3-next, partly dense": ("Qwen3Next", {**QWEN3_NEXT, "mlp_only_layers": [1], "norm_topk_prob": False}),
+    "qwen3.5": ("Qwen3_5Text", DELTA_NET),
+    "qwen3.5 moe": ("Qwen3_5MoeText", QWEN3_NEXT),
+    "falcon-h1": ("FalconH1", FALCON_H1),
+    "falcon-h1, multiplied": ("FalconH1", {**FALCON_H1, **MULTIPLIERS}),
+    "falcon-h1, normed": (
+        "FalconH1",
+        {**FALCON_H1, **MULTIPLIERS, "mamba_rms_norm": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "falcon-h1, gated before its norm": (
+        "FalconH1",
+        {
+            **FALCON_H1,
+            **MULTIPLIERS,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
+            "mamba_conv_bias": False,
+            "time_step_limit": [0.3, 1.1],
+        },
+    ),
+    "lfm2": ("Lfm2", LFM2),
+    "lfm2 with biases": ("Lfm2", {**LFM2, "conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False}),
+    "lfm2 moe": (
+        "Lfm2Moe",
+        {**LFM2, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_dense_layers": 1},
+    ),
     "gpt-oss": ("GptOss", GPT_OSS),
     "gpt-oss, tight gates": ("GptOss", {**GPT_OSS, "swiglu_limit": 0.5, "swiglu_alpha": 1.1, "rope_parameters": YARN}),
     "deepseek v3": ("DeepseekV3", DEEPSEEK),
@@ -126,7 +190,7 @@ def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
 
     prompts = {row: random_prompt(row, length) for row, length in enumerate(PROMPT_LENGTHS, start=1)}
     expected = {row: greedy(reference, prompt) for row, prompt in prompts.items()}
-    sequences = Sequences.empty(model.attention_specs, num_rows=len(prompts) + 1, context_length=256)
+    sequences = Sequences.empty(model.attention_specs, model.state_specs, num_rows=len(prompts) + 1, context_length=256)
     attention = TorchAttention()
     outputs: dict[int, list[int]] = {row: [] for row in prompts}
     # Chunks of prompts beside rows that decode already: a row moves on as soon as its prompt is through.
@@ -174,7 +238,7 @@ def make_reference(family: str, changes: dict[str, Any]) -> PreTrainedModel:
     """A random model in float32 with the plainest attention."""
     config_class: Callable[..., PretrainedConfig] = getattr(transformers, f"{family}Config")
     config = config_class(**{**SIZES, **changes})
-    architecture = {"Gemma3Text": "Gemma3ForCausalLM"}.get(family, f"{family}ForCausalLM")
+    architecture = f"{family.removesuffix('Text')}ForCausalLM"
     torch.manual_seed(0)
     model = getattr(transformers, architecture)._from_config(config, attn_implementation="eager")
     for name, parameter in model.named_parameters():  # norms start at one, or zero, and would hide mistakes
