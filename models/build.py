@@ -29,7 +29,7 @@ from corymb.models.precision import Precision, resolve_precision
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
-from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
+from corymb.models.sizing import SLIDING_RATIO, STATE_RATIO, PoolRequest, PoolSizes, find_room, gib, size_pools
 from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
@@ -61,8 +61,8 @@ class RunnerOptions:
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None
     page_size: int = 1
-    sliding_ratio: float = 0.8
-    state_ratio: float = 0.9
+    sliding_ratio: float | None = None
+    state_ratio: float | None = None
     max_states: int | None = None
     state_interval: int | None = None
     max_states_per_path: int | None = None
@@ -105,6 +105,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     )
     if gpu and blueprint.state_specs:
         raise UnsupportedModel(f"{blueprint.config.architecture} keeps recurrent state: it needs --device cpu.")
+    _refuse_unused(options, blueprint)
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
@@ -141,6 +142,25 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         device="cuda" if gpu else "cpu",
         dtype=precision.weights,
     )
+
+
+def _refuse_unused(options: RunnerOptions, blueprint: Blueprint) -> None:
+    """Options for a kind of memory that the model does not have would promise something."""
+    of_states = {
+        "--mamba-full-memory-ratio": options.state_ratio,
+        "--max-mamba-cache-size": options.max_states,
+        "--mamba-track-interval": options.state_interval,
+        "--mamba-max-states-per-path": options.max_states_per_path,
+    }
+    kinds = [
+        ("recurrent state", bool(blueprint.state_specs), of_states),
+        ("a sliding window", bool(_window(blueprint)), {"--swa-full-tokens-ratio": options.sliding_ratio}),
+    ]
+    for kind, present, flags in kinds:
+        given = [flag for flag, value in flags.items() if value is not None]
+        if given and not present:
+            name = blueprint.config.architecture
+            raise UnsupportedModel(f"{given[0]} is for models with {kind}, and {name} has none; leave it out.")
 
 
 def _gpu(options: RunnerOptions) -> "CudaParts | None":
@@ -201,8 +221,8 @@ def _sizes(
         page_size=options.page_size,
         max_total_tokens=options.max_total_tokens,
         mem_fraction_static=share,
-        sliding_ratio=options.sliding_ratio,
-        state_ratio=options.state_ratio,
+        sliding_ratio=SLIDING_RATIO if options.sliding_ratio is None else options.sliding_ratio,
+        state_ratio=STATE_RATIO if options.state_ratio is None else options.state_ratio,
         max_states=options.max_states,
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else host_memory()
