@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 
 from corymb.cache.config import CacheConfig, Eviction
+from corymb.kernels.recurrence import GRID
 from corymb.models import cuda_memory
 from corymb.models.architectures import read_config
 from corymb.models.blueprint import Blueprint, OnProgress, read_blueprint
@@ -35,7 +36,6 @@ from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
 
 DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
-STATE_GRID = 64  # tokens that chunked recurrences compute at once: states there have the same bits however cut
 
 if TYPE_CHECKING:
     from corymb.models.cuda_build import CudaParts
@@ -101,11 +101,15 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         device=device,
         load_format=options.load_format,
         operations=gpu.operations() if gpu else None,
-        make_linear=gpu.make_linear(dtype) if gpu else None,
+        makers=gpu.makers(dtype) if gpu else None,
     )
     if gpu and blueprint.state_specs:
         raise UnsupportedModel(f"{blueprint.config.architecture} keeps recurrent state: it needs --device cpu.")
     _refuse_unused(options, blueprint)
+    if gpu:
+        gpu.suit(blueprint.attention_specs)
+        if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
+            raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
@@ -238,7 +242,7 @@ def _window(blueprint: Blueprint) -> int | None:
 
 def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: int, sizes: PoolSizes) -> CacheConfig:
     window = _window(blueprint) or 0
-    grid = STATE_GRID if blueprint.config.decoder else 1
+    grid = GRID if blueprint.config.decoder else 1
     states = sizes.num_states
     return CacheConfig(
         num_full_tokens=sizes.num_full_tokens + options.page_size,
@@ -250,6 +254,7 @@ def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: 
         max_states_per_path=options.max_states_per_path,
         page_size=options.page_size,
         num_rows=options.max_running_requests + 1,
+        has_index=any(spec.index is not None for spec in blueprint.attention_specs),
         context_length=context_length,
         eviction=options.eviction,
         enable_prefix_cache=options.enable_prefix_cache,
