@@ -71,8 +71,8 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     mem_fraction_static: float | None = None  # None: by device
     max_total_tokens: int | None = None  # None: what fits
     page_size: int = 1
-    swa_full_tokens_ratio: float = 0.8
-    mamba_full_memory_ratio: float = 0.9
+    swa_full_tokens_ratio: float | None = None  # None: 0.8
+    mamba_full_memory_ratio: float | None = None  # None: 0.9
     max_mamba_cache_size: int | None = None  # None: by the ratio
     mamba_track_interval: int | None = None  # None: 256, or a page where pages are larger than a token
     mamba_max_states_per_path: int | None = None

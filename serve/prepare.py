@@ -15,7 +15,7 @@ from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
 from corymb.models.recurrent_config import state_size_bytes
 from corymb.models.share import Share, check_split, local_config
-from corymb.models.sizing import PoolRequest, TokenBytes, find_room, size_pools
+from corymb.models.sizing import SLIDING_RATIO, STATE_RATIO, PoolRequest, TokenBytes, find_room, size_pools
 from corymb.models.source import ModelSource, resolve
 from corymb.scheduler.config import SchedulerConfig
 from corymb.serve.config import ConfigError, ServeConfig
@@ -164,7 +164,9 @@ def _check_memory(model: ModelConfig, config: ServeConfig, weights_bytes: int, c
         page_size=memory.page_size,
         max_total_tokens=memory.max_total_tokens,
         mem_fraction_static=memory.mem_fraction_static,
-        sliding_ratio=memory.swa_full_tokens_ratio,
+        sliding_ratio=memory.swa_full_tokens_ratio or SLIDING_RATIO,
+        state_ratio=memory.mamba_full_memory_ratio or STATE_RATIO,
+        max_states=memory.max_mamba_cache_size,
     )
     room = find_room(host_memory(), weights_bytes, memory.mem_fraction_static)
     size_pools(cost, model.window, request, room)
