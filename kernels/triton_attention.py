@@ -212,8 +212,8 @@ class TritonAttention:
             )
         self._layout = layout
         for lanes in self._lanes.values():
-            narrow = choose_variant(lanes.spec, most_tokens=most_tokens)
-            lanes.variant = "wide" if self._deterministic else narrow
+            variant = choose_variant(lanes.spec, num_rows=num_rows, most_tokens=most_tokens)
+            lanes.variant = "wide" if self._deterministic else variant
 
     def _plan_lanes(self) -> None:
         layout = self._planned()

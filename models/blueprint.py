@@ -13,6 +13,7 @@ from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
+from corymb.models.inventory import draft_layers
 from corymb.models.layers import attention_specs
 from corymb.models.load import LoadOptions, load_model
 from corymb.models.mixers import state_specs
@@ -115,7 +116,8 @@ class DecoderBlueprint:
 
     def load(self, on_progress: OnProgress) -> Model:
         """See Blueprint."""
-        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder)
+        ignored = draft_layers(self.decoder)
+        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder, ignored=ignored)
         done = 0
 
         def advance(num_bytes: int) -> None:

@@ -22,6 +22,8 @@ from corymb.models.layers import Parts, Storage
 from corymb.models.llama import build_llama
 from corymb.models.makers import Makers, makers_for
 from corymb.models.multiplied import MultipliedWeights
+from corymb.models.mxfp4 import Mxfp4Weights
+from corymb.models.packed import packed_names, unpacked
 from corymb.models.precision import DType, Precision, WeightType
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
 
@@ -78,9 +80,9 @@ def load_model(
         return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
     stored = read_headers(folder)
     decoder = as_stored(decoder, stored)
-    check_tensors(stored, expected_tensors(decoder), folder, ignored=draft_layers(decoder))
+    check_tensors(unpacked(stored, folder), expected_tensors(decoder), folder, ignored=draft_layers(decoder))
     with CheckpointWeights(stored, options.device, on_progress) as weights:
-        return _build(decoder, weights, options)
+        return _build(decoder, Mxfp4Weights(weights, packed_names(stored)), options)
 
 
 def _build(decoder: DecoderConfig, weights: Weights, options: LoadOptions) -> Decoder:

@@ -10,6 +10,7 @@ from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.headers import check_tensors, read_headers
 from corymb.models.inventory import as_stored, draft_layers, expected_tensors
 from corymb.models.memory import Memory, host_memory
+from corymb.models.packed import unpacked
 from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
 from corymb.models.recurrent_config import state_size_bytes
@@ -119,7 +120,7 @@ def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: G
     if config.model.load_format != "dummy":
         stored = read_headers(folder)
         expected = expected_tensors(as_stored(model.decoder, stored))
-        check_tensors(stored, expected, folder, ignored=draft_layers(model.decoder))
+        check_tensors(unpacked(stored, folder), expected, folder, ignored=draft_layers(model.decoder))
     device = resolve_device(config.runtime.device, gpu)
     precision = _precision(config, device, model)
     weights_bytes = precision.weights_bytes(model.decoder, device)
