@@ -139,10 +139,7 @@ class CudaParts:
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
         # Others depend on lengths that the host knows, which a graph would repeat.
         decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
-        # Pieces end where heads are joined, which latents are not.
-        latents = any(spec.latent_dim is not None for spec in parts.model.attention_specs)
-        in_pieces = scoring and not latents and self.selected.prefill != "torch"
-        prefill = options.prefill_graph_max_tokens if in_pieces else 0
+        prefill = options.prefill_graph_max_tokens if scoring and self.selected.prefill != "torch" else 0
         return CudaRunner(
             parts,
             self.device,
