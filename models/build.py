@@ -34,6 +34,7 @@ from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
 
+DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
 STATE_GRID = 64  # tokens that chunked recurrences compute at once: states there have the same bits however cut
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class RunnerOptions:
     sliding_ratio: float = 0.8
     state_ratio: float = 0.9
     max_states: int | None = None
-    state_interval: int = 256
+    state_interval: int | None = None
     max_states_per_path: int | None = None
     eviction: Eviction = "lru"
     enable_prefix_cache: bool = True
@@ -222,12 +223,13 @@ def _window(blueprint: Blueprint) -> int | None:
 def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: int, sizes: PoolSizes) -> CacheConfig:
     window = _window(blueprint) or 0
     grid = STATE_GRID if blueprint.config.decoder else 1
+    states = sizes.num_states
     return CacheConfig(
         num_full_tokens=sizes.num_full_tokens + options.page_size,
         num_sliding_tokens=sizes.num_sliding_tokens + options.page_size if window else 0,
         sliding_window=window,
-        num_states=sizes.num_states + 1 if sizes.num_states else 0,
-        state_interval=_state_interval(options, grid),
+        num_states=states + 1 if states else 0,
+        state_interval=_state_interval(options, grid) if states else DEFAULT_INTERVAL,
         state_grid=grid,
         max_states_per_path=options.max_states_per_path,
         page_size=options.page_size,
@@ -240,9 +242,17 @@ def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: 
 
 
 def _state_interval(options: RunnerOptions, grid: int) -> int:
-    """The next multiple of what snapshots must end, so that the default suits every page size."""
+    """What the operator asks for, or else: where only whole pages are kept, a request's end seldom is one, and without
+    a snapshot at its last page it would leave no state at all."""
     step = math.lcm(options.page_size, grid)
-    return -(-options.state_interval // step) * step
+    if options.state_interval is None:
+        return step if options.page_size > 1 else DEFAULT_INTERVAL
+    if options.state_interval % step:
+        raise UnsupportedModel(
+            f"--mamba-track-interval {options.state_interval} must be a multiple of {step}, for pages of "
+            f"{options.page_size} and a model that computes {grid} tokens at once."
+        )
+    return options.state_interval
 
 
 def _execution(

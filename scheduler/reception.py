@@ -44,8 +44,11 @@ class Reception:
             self._enter(message)
         elif isinstance(message, Abort):
             self._abort(message)
-        else:
+        elif message.action == "flush_cache":
             self._replies.append(self._flush(message.id))
+        else:
+            tree = self._ledger.cache.picture(message.max_nodes)
+            self._replies.append(Reply(message.id, True, tree=tree))
 
     def take_replies(self) -> list[Reply]:
         """Replies since the last call."""

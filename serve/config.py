@@ -69,7 +69,7 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     swa_full_tokens_ratio: float = 0.8
     mamba_full_memory_ratio: float = 0.9
     max_mamba_cache_size: int | None = None  # None: by the ratio
-    mamba_track_interval: int = 256
+    mamba_track_interval: int | None = None  # None: 256, or a page where pages are larger than a token
     mamba_max_states_per_path: int | None = None
     radix_eviction_policy: Eviction = "lru"
     disable_radix_cache: bool = False

@@ -107,9 +107,18 @@ class Engine:
 
     async def flush_cache(self, timeout_s: float) -> Reply:
         """Has the scheduler drop what is cached; returns its answer. Raises EngineUnavailable, TimeoutError."""
+        return await self._order(timeout_s, action="flush_cache")
+
+    async def picture_tree(self, max_nodes: int, timeout_s: float) -> Reply:
+        """Has the scheduler picture its tree. Raises EngineUnavailable, TimeoutError."""
+        return await self._order(timeout_s, action="picture_tree", max_nodes=max_nodes)
+
+    async def _order(
+        self, timeout_s: float, *, action: Literal["flush_cache", "picture_tree"], max_nodes: int = 0
+    ) -> Reply:
         if self.state not in ("ready", "draining"):
             raise EngineUnavailable(_REFUSALS.get(self.state, self.failure))
-        order = Control(id=str(next(self._serial)), action="flush_cache")
+        order = Control(id=str(next(self._serial)), action=action, max_nodes=max_nodes)
         future = self._replies[order.id] = asyncio.get_running_loop().create_future()
         try:
             self._scheduler.send(order)

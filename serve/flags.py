@@ -225,7 +225,7 @@ def _add_memory(group: Any) -> None:
         "--mamba-track-interval",
         metavar="N",
         type=positive,
-        help="tokens between two snapshots of a recurrent state (default: 256)",
+        help="tokens between two snapshots of a recurrent state (default: 256, or a page)",
     )
     add(
         "--mamba-max-states-per-path",

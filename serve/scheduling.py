@@ -19,6 +19,7 @@ from corymb.serve.childhood import Parent, Pulse, start_heartbeat
 from corymb.serve.children import ChildOptions
 from corymb.serve.config import ServeConfig
 from corymb.serve.failpoints import Failpoints
+from corymb.serve.garbage import settle
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
 
 
@@ -74,6 +75,8 @@ class Port:
     def send(self, message: Stats | Reply) -> None:
         """Tells the main process something."""
         self._parent.send(message)
+        if isinstance(message, Stats):  # once a second, and before falling idle
+            settle()
 
 
 class FailingRunner:

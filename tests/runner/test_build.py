@@ -262,3 +262,20 @@ def test_pools_are_zero_in_every_type() -> None:
         (layer,) = allocate([FULL], config, dtype=dtype, place=Place(torch.device("cpu")))
         assert layer.keys.dtype == dtype
         assert np.count_nonzero(layer.values.float().numpy()) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "interval"),
+    [({}, 256), ({"page_size": 16}, 16), ({"state_interval": 48, "page_size": 16}, 48), ({"state_interval": 7}, 7)],
+)
+def test_states_are_kept_at_every_page_where_pages_are_larger_than_a_token(
+    toy: Callable[..., Path], options: dict[str, int], interval: int
+) -> None:
+    built = build_quietly(RunnerOptions(toy("CorymbHash", recurrent=True), max_total_tokens=640, **options))
+    built.runner.close()
+    assert built.cache_config.state_interval == interval
+
+
+def test_an_interval_that_no_page_ends_is_refused(toy: Callable[..., Path]) -> None:
+    with pytest.raises(UnsupportedModel, match="--mamba-track-interval 24 must be a multiple of 16"):
+        build_quietly(RunnerOptions(toy("CorymbHash", recurrent=True), page_size=16, state_interval=24))
