@@ -60,7 +60,7 @@ def client(agent) -> Iterator[object]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop would be in the way of others
 def browser() -> Iterator[object]:
     """Headless Chromium."""
     from playwright.sync_api import sync_playwright
