@@ -8,6 +8,8 @@ from corymb.kernels.operations import Norm
 from corymb.kernels.triton_jit import Count, Launch, jit, next_power_of_2
 
 ALIGNMENT = tl.constexpr(16)  # bytes, of buffers
+MOST_PICKED_ROWS = 1024
+PICKED_BLOCK = 128
 
 
 # fmt: off
@@ -72,7 +74,83 @@ def sum_rows(
             value = (wide * (1.0 / tl.sqrt(tl.sum(wide * wide, 0) / WIDTH + eps)) * scale).to(kind)
         tl.store(out + row * WIDTH + index, value, mask=inside)
         row += stride
+
+
+@jit
+def pick_rows(
+    scores: tl.tensor, own_ids: tl.tensor, own_usable: tl.tensor, token_ids: tl.tensor, usable: tl.tensor,
+    buffers: tl.tensor, signals: tl.tensor, num_rows: "Count", stride: tl.tensor, first: "Count",
+    MOST: tl.constexpr, BLOCK: tl.constexpr, RANK: tl.constexpr, RANKS: tl.constexpr, EARLY: tl.constexpr,
+) -> None:
+    """Program p picks the best of the ranks' choices for its BLOCK rows. A buffer holds MOST scores, as bits, and MOST
+    tokens; a score that is not usable is NaN and wins."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    real = row < num_rows
+    chosen = tl.load(own_ids + row, mask=real, other=0)
+    fine = tl.load(own_usable + row, mask=real, other=0).to(tl.int1)
+    score = tl.load(scores + row.to(tl.int64) * stride + chosen, mask=real, other=0.0).to(tl.float32)
+    score = tl.where(fine, score, float("nan"))
+    own = tl.load(buffers + RANK).to(tl.pointer_type(tl.int32))
+    tl.store(own + row, score.to(tl.int32, bitcast=True), mask=real)
+    tl.store(own + MOST + row, (chosen + first).to(tl.int32), mask=real)
+    meet(signals, tl.program_id(0), RANK, RANKS)
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    token = tl.zeros([BLOCK], tl.int32)
+    sound = tl.full([BLOCK], 1, tl.int1)
+    for peer in tl.static_range(RANKS):
+        place = tl.load(buffers + peer).to(tl.pointer_type(tl.int32)) + row
+        theirs = tl.load(place, mask=real, other=0, cache_modifier=".cg").to(tl.float32, bitcast=True)
+        their_token = tl.load(place + MOST, mask=real, other=0, cache_modifier=".cg")
+        better = (theirs > best) | (peer == 0)
+        sound = sound & (theirs == theirs)  # noqa: PLR0124 - NaN is not
+        token = tl.where(better, their_token, token)
+        best = tl.where(better, theirs, best)
+    tl.store(token_ids + row, token.to(tl.int64), mask=real)
+    tl.store(usable + row, sound, mask=real)
 # fmt: on
+
+
+class PickRows:
+    """One of several ranks that agree on the best token of every row; see SumRows."""
+
+    def __init__(self, signals: Tensor, launch: Launch, *, rank: int, size: int) -> None:
+        """`signals`: as for SumRows, which may use the same."""
+        self._signals = signals
+        self._launch = launch
+        self._rank = rank
+        self._size = size
+
+    def __call__(
+        self, scores: Tensor, own_ids: Tensor, own_usable: Tensor, first: int, buffers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the tokens, int64 [N], and whether they are usable, bool [N]: N at most MOST_PICKED_ROWS.
+
+        This rank's scores [N, V] begin with token `first`'s. `buffers`: int64 [size], where the ranks' buffers of
+        2 × MOST_PICKED_ROWS int32 lie.
+        """
+        token_ids, usable = torch.empty_like(own_ids), torch.empty_like(own_usable)
+        pick_rows[(-(-len(scores) // PICKED_BLOCK),)](
+            scores,
+            own_ids,
+            own_usable,
+            token_ids,
+            usable,
+            buffers,
+            self._signals,
+            len(scores),
+            scores.stride(0),
+            first,
+            MOST=MOST_PICKED_ROWS,
+            BLOCK=PICKED_BLOCK,
+            RANK=self._rank,
+            RANKS=self._size,
+            EARLY=self._launch.early,
+            **self._launch.options(num_warps=4),
+        )
+        return token_ids, usable
 
 
 class SumRows:

@@ -13,10 +13,13 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from corymb.kernels.operations import Norm, Operations
+from corymb.kernels.sampling import Choice
+from corymb.kernels.triton_all_reduce import MOST_PICKED_ROWS, PickRows
 from corymb.kernels.triton_jit import Launch
 from corymb.models.cuda_device import Device
-from corymb.models.cuda_sums import Buffers, Fused, Nccl, Torch, Way
+from corymb.models.cuda_sums import Buffer, Buffers, Fused, Nccl, Torch, Way, share
 from corymb.models.gloo_group import GlooGroup
+from corymb.models.group import choose_gathered
 from corymb.models.meeting import Ranks
 
 MOST_SHARED_ROWS = 2048  # more are left to NCCL, which needs no buffers
@@ -54,6 +57,8 @@ class CudaGroup:
         self._nccl = Nccl()
         self._sums: Sums | None = None
         self._fused: Fused | None = None
+        self._pick: PickRows | None = None
+        self._picked: Buffer | None = None
         self._limits: list[int] = []  # rows
         self._ways: list[Way] = [self._nccl]  # up to each limit, and beyond the last
         self.detail = f"{self.size} ranks over NCCL"
@@ -63,6 +68,9 @@ class CudaGroup:
         rows = sums.most_rows if self._deterministic else min(sums.most_rows, MOST_SHARED_ROWS)
         buffers = Buffers(rows * sums.width, sums.dtype, self._device.device)
         self._fused = Fused(buffers, self._launch, self._device.device)
+        # Of its own: between two choices lie sums, whose meetings tell that all have read the first.
+        self._picked = share(2 * MOST_PICKED_ROWS, torch.int32, self._device.device)
+        self._pick = self._fused.picker()
         self._sums = sums
         torch.cuda.synchronize(self._device.device)
         self._host.least([0])  # every rank's flags are zero before anybody raises one
@@ -98,6 +106,14 @@ class CudaGroup:
         gathered = x.new_empty((self.size, *x.shape))
         dist.all_gather_into_tensor(gathered, x.contiguous())
         return gathered
+
+    def choose(self, scores: Tensor, own: Choice, first: int) -> Choice:
+        """See Group."""
+        if self._pick is None or len(scores) > MOST_PICKED_ROWS:
+            return choose_gathered(self, scores, own, first)
+        assert self._picked is not None, "made together"
+        token_ids, usable = self._pick(scores, own.token_ids, own.usable, first, self._picked.addresses)
+        return Choice(token_ids, usable)
 
     def copy_from_first(self, x: Tensor) -> None:
         """See Group."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed import _symmetric_memory as symmetric
 
 from corymb.kernels.operations import Norm, Operations
-from corymb.kernels.triton_all_reduce import SumRows
+from corymb.kernels.triton_all_reduce import PickRows, SumRows
 from corymb.kernels.triton_jit import Launch
 
 
@@ -124,6 +124,11 @@ class Fused:
         self._flags = share(SumRows.num_flags(launch, size), torch.int32, device)
         self._sum = SumRows(self._flags.addresses, launch, rank=rank, size=size)
         self._buffers = buffers
+        self._launch = launch
+
+    def picker(self) -> PickRows:
+        """For choices over the ranks, with the same flags."""
+        return PickRows(self._flags.addresses, self._launch, rank=dist.get_rank(), size=dist.get_world_size())
 
     def first(self, x: Tensor) -> Tensor:
         """`all_reduce` for the first sum of a step."""

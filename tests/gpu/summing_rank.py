@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from corymb.models.gloo_group import GlooGroup
+from corymb.models.group import Group
 from corymb.models.meeting import Meeting, Ranks
 
 ON_GPU = torch.cuda.is_available()
@@ -21,12 +22,15 @@ if not ON_GPU:
 
 from corymb.kernels.attention import HeadChanges  # noqa: E402, F401 - kernels before what imports them
 from corymb.kernels.operations import Norm  # noqa: E402
+from corymb.kernels.sampling import Choice  # noqa: E402
 from corymb.kernels.torch_operations import TorchOperations  # noqa: E402
-from corymb.kernels.triton_all_reduce import SumRows  # noqa: E402
+from corymb.kernels.triton_all_reduce import MOST_PICKED_ROWS, PickRows, SumRows  # noqa: E402
 from corymb.kernels.triton_jit import Launch  # noqa: E402
 
 EPS = 1e-5
 Sum = Callable[[Tensor, Tensor | None, Norm | None], Tensor]
+Pick = Callable[[Tensor, Choice, int], Choice]
+GROUPS: list[Group] = []
 
 
 def main(rank: int, size: int, folder: Path) -> None:
@@ -36,6 +40,7 @@ def main(rank: int, size: int, folder: Path) -> None:
     for name, dtype, shapes, work in on_gpu(ranks, host) if ON_GPU else interpreted(host, folder):
         for index, (num_rows, width) in enumerate(shapes):
             check(name, dtype, (num_rows, width, index), host, work)
+    check_picks(host, *(picking_on_gpu(ranks, host) if ON_GPU else picking_interpreted(host, folder)))
     print("right")
 
 
@@ -59,6 +64,41 @@ def check(name: str, dtype: torch.dtype, what: tuple[int, int, int], host: GlooG
         assert error <= tolerance * max(1.0, float(wanted.float().abs().max())), (name, what, error)
         gathered = host.all_gather(found.cpu().contiguous())
         assert all(torch.equal(gathered[0], other) for other in gathered), (name, what, "bits differ between ranks")
+
+
+def check_picks(host: GlooGroup, pick: Pick, between: Callable[[], object]) -> None:
+    """Rows whose best token is on either rank, on both, and unusable."""
+    device = "cuda" if ON_GPU else "cpu"
+    for seed, num_rows in enumerate((1, 5, 130)):
+        make = torch.Generator().manual_seed(seed)
+        scores = torch.randint(-3, 4, (num_rows, 10 * host.size), generator=make).float()  # many equals
+        scores[-1, 7] = float("nan")
+        own = scores[:, 10 * host.rank : 10 * (host.rank + 1)].contiguous().to(device)
+        value, choice = own.max(dim=1)
+        expected = scores[:, :].max(dim=1)
+        found = pick(own, Choice(choice, value.isfinite()), 10 * host.rank)
+        usable = expected.values.isfinite()
+        assert found.usable.cpu().tolist() == usable.tolist(), num_rows
+        assert found.token_ids.cpu()[usable].tolist() == expected.indices[usable].tolist(), num_rows
+        between()
+
+
+def picking_interpreted(host: GlooGroup, folder: Path) -> tuple[Pick, Callable[[], object]]:
+    """The kernel, on memory that the ranks' processes share."""
+    launch = Launch(interpreted=True, early=False, num_sms=3)
+    flags, buffer = shared(host, folder, "flags", 4096), shared(host, folder, "picked", 8 * MOST_PICKED_ROWS)
+    pick_rows = PickRows(flags, launch, rank=host.rank, size=host.size)
+
+    def pick(scores: Tensor, own: Choice, first: int) -> Choice:
+        return Choice(*pick_rows(scores, own.token_ids, own.usable, first, buffer))
+
+    return pick, lambda: host.least([0])
+
+
+def picking_on_gpu(ranks: Ranks, host: GlooGroup) -> tuple[Pick, Callable[[], object]]:
+    """The group's own; sums lie between, as in a step."""
+    group, x = GROUPS[0], torch.zeros(1, 4096, device="cuda", dtype=torch.bfloat16)
+    return group.choose, lambda: group.all_reduce(x)
 
 
 def interpreted(host: GlooGroup, folder: Path) -> Iterator[tuple[str, torch.dtype, list[tuple[int, int]], Sum]]:
@@ -106,6 +146,7 @@ def on_gpu(ranks: Ranks, host: GlooGroup) -> Iterator[tuple[str, torch.dtype, li
     operations = TritonOperations(launch)
     group = CudaGroup(ranks, host, device, launch, deterministic=False)
     group.prepare(Sums(4096, torch.bfloat16, 8192), operations)
+    GROUPS.append(group)
     if host.rank == 0:
         print(group.detail)
     buffers = Buffers(4096 * 4096, torch.bfloat16, device.device)

@@ -127,9 +127,9 @@ def test_ranks_take_the_gpus_that_were_asked_for(prepared):
     flags = ("--tp-size", "2", "--base-gpu-id", "1", "--gpu-id-step", "2")
     parallel = prepared(*flags, gpu=four).config.parallel
     assert [parallel.gpu_of(rank) for rank in parallel.local_ranks] == [1, 3]
-    with pytest.raises(ConfigError, match="The last of 2 ranks would use GPU 4, and there are 4 GPUs"):
+    with pytest.raises(ConfigError, match="The last of 2 ranks would use GPU 4, and the last GPU here is 3"):
         prepared("--tp-size", "2", "--base-gpu-id", "2", "--gpu-id-step", "2", gpu=four)
-    with pytest.raises(ConfigError, match="The last of 2 ranks would use GPU 1, and there are 1 GPUs"):
+    with pytest.raises(ConfigError, match="The last of 2 ranks would use GPU 1, and the last GPU here is 0"):
         prepared("--tp-size", "2")
 
 
