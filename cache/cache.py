@@ -13,6 +13,7 @@ from corymb.cache.eviction import ORDERS
 from corymb.cache.index import Index
 from corymb.cache.key import Key
 from corymb.cache.lease import Lease
+from corymb.cache.picture import TreePicture, picture
 from corymb.cache.recurrent import Recurrent
 from corymb.cache.rows import Rows
 from corymb.cache.sliding import Sliding
@@ -20,6 +21,7 @@ from corymb.cache.sliding_pool import SlidingPool
 from corymb.cache.slots import Int32, Slots, pages_of
 from corymb.cache.state_pool import StatePool
 from corymb.cache.tree import Match, Tree
+from corymb.cache.usage import ComponentUsage, PoolUsage, component_usage, pool_usage
 from corymb.cache.writes import SlidingWrites, StateWrites, TableWrites
 
 UNBOUNDED = 1 << 60
@@ -33,16 +35,6 @@ class Available:
     full: int
     sliding: int
     states: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolUsage:
-    """Where the usable tokens, or states, of a pool are; page 0 is not counted. total = free + evictable + leased."""
-
-    total: int
-    free: int
-    evictable: int  # in the tree, unlocked
-    leased: int  # in the tree and locked, or an open lease's own
 
 
 class Cache:
@@ -100,10 +92,17 @@ class Cache:
         receipt = self.tree.lock(match.node_id)
         row = self.rows.open(match.slots)
         lease = Lease(self, row, receipt, namespace=key.namespace, priority=priority)
+        lease.reaches = {each.name: reach for each, reach in zip(self.tree.components, match.reaches, strict=True)}
         self.leases[row] = lease
         self.pins_sliding[row] = match.num_tokens > 0
         self._open_state(lease, match)
         return lease
+
+    def expect(self, lease: Lease, branch: int) -> None:
+        """Has the lease leave a state after `branch` tokens, if a step of it ends there: somebody waits for one."""
+        if self.state_pool:
+            lease.branch = branch
+            self.state_pool.rows.branches[lease.row] = branch
 
     def grow(self, rows: Int32, widths: Int32) -> Int32 | None:
         """Reserves the next `widths` slots of each of these different rows, and a state for rows that have none yet,
@@ -212,12 +211,15 @@ class Cache:
 
     def usage(self) -> dict[str, PoolUsage]:
         """Returns where each pool's tokens are."""
-        usage = {"full": _usage(self.full, self.tree.full.evictable)}
-        if self.sliding and self.sliding_pool:
-            usage["sliding"] = _usage(self.sliding_pool.slots, self.sliding.evictable)
-        if self.recurrent and self.state_pool:
-            usage["recurrent"] = _usage(self.state_pool.slots, self.recurrent.evictable)
-        return usage
+        return pool_usage(self)
+
+    def components(self) -> dict[str, ComponentUsage]:
+        """Returns what the tree keeps of each component."""
+        return component_usage(self)
+
+    def picture(self, max_nodes: int) -> TreePicture:
+        """Returns the tree for people to look at, the nodes used last first."""
+        return picture(self.tree, max_nodes)
 
     def flush(self) -> bool:
         """Drops everything cached; returns False, and nothing has changed, while a lease is open."""
@@ -276,7 +278,7 @@ class Cache:
         row = lease.row
         assert len(token_ids) <= self.rows.reserved[row], "tokens without slots cannot be computed"
         num_tokens = len(token_ids) - len(token_ids) % self.config.page_size
-        states = self.state_pool.give(row, num_tokens, working=finished) if self.state_pool else {}
+        states = self.state_pool.give(row, num_tokens, finished=finished) if self.state_pool else {}
         arrival = Arrival(
             key=Key(token_ids, *lease.namespace),
             slots=self.table[row, :num_tokens],
@@ -315,8 +317,3 @@ class Cache:
             self.state_pool.slots.free(np.concatenate(actions.frees["recurrent"]))
         if "full" in actions.frees:
             self.full.free(pages_of(np.concatenate(actions.frees["full"]), size))
-
-
-def _usage(slots: Slots, evictable: int) -> PoolUsage:
-    total, free = slots.num_tokens, slots.num_free_tokens
-    return PoolUsage(total, free, evictable, total - free - evictable)

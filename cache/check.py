@@ -1,4 +1,14 @@
-"""Every invariant of the cache, recomputed from nothing but its parts. For tests: the cost is the size of the cache."""
+"""Every invariant of the cache, recomputed from nothing but its parts. For tests: the cost is the size of the cache.
+
+1  What other components keep on a node needs full there.
+2  Every node has full.
+3  So has its parent.
+4  No lock is negative, none is more frequent than full's, and all are those of the open receipts.
+5  Every node that may go is listed as a victim, no node twice.
+6  No list of victims names a node that has left the tree as one that stands.
+7  Counters are what counting gives.
+8  Every page and state is in exactly one place.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -133,6 +143,7 @@ def _check_component(tree: "Tree", component: "Component", nodes: list[Node]) ->
     evictable = sum(component.size(node) for node in nodes if not node.locks[index])
     locked = sum(component.size(node) for node in nodes if node.locks[index])
     assert (component.evictable, component.locked) == (evictable, locked), f"{name}: counters are off"
+    assert component.num_holding == sum(node.values[index] is not None for node in nodes), f"{name}: nodes miscounted"
 
 
 def _check_rows(cache: "Cache") -> None:

@@ -61,6 +61,7 @@ class Component(ABC):
         self.index = index
         self.evictable = 0  # tokens (or states) on unlocked nodes
         self.locked = 0  # on locked nodes
+        self.num_holding = 0  # nodes with a value
         self.now = 0  # logical time of the insert in progress
         self.victims = Victims(index, self.rank, self.is_victim)
 
@@ -157,6 +158,7 @@ class Component(ABC):
         """Sets the value of a node that has none."""
         assert node.values[self.index] is None
         node.values[self.index] = value
+        self.num_holding += 1
         if node.locks[self.index]:
             self.locked += self.size(node)
         else:
@@ -171,6 +173,7 @@ class Component(ABC):
         size = self.size(node)
         self.evictable -= size
         node.values[self.index] = None
+        self.num_holding -= 1
         actions.free(self.name, value)
         return size
 

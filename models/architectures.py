@@ -88,6 +88,8 @@ def _refuse_quantized(fields: Fields) -> None:
     if not fields.has("quantization_config"):
         return
     method = fields.inner("quantization_config").text("quant_method", "unknown")
+    if method == "mxfp4":
+        return  # gpt-oss's experts: unpacked when they are read
     raise UnsupportedModel(
         f"The checkpoint is quantized ({method}), which is not supported; serve one saved in {', '.join(DTYPES)}."
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 
 from corymb.cache.config import CacheConfig, Eviction
+from corymb.kernels.recurrence import GRID
 from corymb.models import cuda_memory
 from corymb.models.architectures import read_config
 from corymb.models.blueprint import Blueprint, OnProgress, read_blueprint
@@ -32,12 +33,21 @@ from corymb.models.precision import Precision, resolve_precision
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
-from corymb.models.sizing import PoolRequest, PoolSizes, TokenBytes, find_room, gib, size_pools
+from corymb.models.sizing import (
+    SLIDING_RATIO,
+    STATE_RATIO,
+    PoolRequest,
+    PoolSizes,
+    TokenBytes,
+    find_room,
+    gib,
+    size_pools,
+)
 from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
 
-STATE_GRID = 64  # tokens that chunked recurrences compute at once: states there have the same bits however cut
+DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
 
 if TYPE_CHECKING:
     from corymb.models.cuda_build import CudaParts
@@ -63,10 +73,10 @@ class RunnerOptions:
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None
     page_size: int = 1
-    sliding_ratio: float = 0.8
-    state_ratio: float = 0.9
+    sliding_ratio: float | None = None
+    state_ratio: float | None = None
     max_states: int | None = None
-    state_interval: int = 256
+    state_interval: int | None = None
     max_states_per_path: int | None = None
     eviction: Eviction = "lru"
     enable_prefix_cache: bool = True
@@ -84,6 +94,7 @@ class Built:
     vocab_size: int
     context_length: int
     eos_ids: frozenset[int]
+    can_embed: bool  # it has hidden states to pool
     max_total_num_tokens: int  # that requests can use
     weights_bytes: int
     pools_bytes: int
@@ -102,6 +113,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     pool_dtype = _pool_dtype(options, gpu, dtype)
     load = LoadOptions(dtype, precision.weights, device, options.load_format, group=group)
     blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
+    _refuse_unused(options, blueprint)
     if gpu:
         gpu.suit(blueprint.attention_specs)
         if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
@@ -136,6 +148,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         vocab_size=model.vocab_size,
         context_length=context_length,
         eos_ids=blueprint.config.eos_ids,
+        can_embed=blueprint.config.decoder is not None,
         max_total_num_tokens=sizes.num_full_tokens,
         weights_bytes=blueprint.weights_bytes,
         pools_bytes=sizes.size_bytes,
@@ -162,6 +175,25 @@ def _prepare_sums(gpu: "CudaParts", config: ModelConfig, dtype: torch.dtype, on_
     on_stage("collectives", None, "")
     detail = gpu.prepare_sums(config.decoder.hidden_size, dtype)
     on_stage("collectives", time.monotonic() - begun_s, detail)
+
+
+def _refuse_unused(options: RunnerOptions, blueprint: Blueprint) -> None:
+    """Options for a kind of memory that the model does not have would promise something."""
+    of_states = {
+        "--mamba-full-memory-ratio": options.state_ratio,
+        "--max-mamba-cache-size": options.max_states,
+        "--mamba-track-interval": options.state_interval,
+        "--mamba-max-states-per-path": options.max_states_per_path,
+    }
+    kinds = [
+        ("recurrent state", bool(blueprint.state_specs), of_states),
+        ("a sliding window", bool(_window(blueprint)), {"--swa-full-tokens-ratio": options.sliding_ratio}),
+    ]
+    for kind, present, flags in kinds:
+        given = [flag for flag, value in flags.items() if value is not None]
+        if given and not present:
+            name = blueprint.config.architecture
+            raise UnsupportedModel(f"{given[0]} is for models with {kind}, and {name} has none; leave it out.")
 
 
 def _gpu(options: RunnerOptions, host: GlooGroup | None) -> "CudaParts | None":
@@ -222,8 +254,8 @@ def _sizes(
         page_size=options.page_size,
         max_total_tokens=options.max_total_tokens,
         mem_fraction_static=share,
-        sliding_ratio=options.sliding_ratio,
-        state_ratio=options.state_ratio,
+        sliding_ratio=SLIDING_RATIO if options.sliding_ratio is None else options.sliding_ratio,
+        state_ratio=STATE_RATIO if options.state_ratio is None else options.state_ratio,
         max_states=options.max_states,
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else _host_memory(options.ranks)
@@ -252,17 +284,19 @@ def _window(blueprint: Blueprint) -> int | None:
 
 def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: int, sizes: PoolSizes) -> CacheConfig:
     window = _window(blueprint) or 0
-    grid = STATE_GRID if blueprint.config.decoder else 1
+    grid = GRID if blueprint.config.decoder else 1
+    states = sizes.num_states
     return CacheConfig(
         num_full_tokens=sizes.num_full_tokens + options.page_size,
         num_sliding_tokens=sizes.num_sliding_tokens + options.page_size if window else 0,
         sliding_window=window,
-        num_states=sizes.num_states + 1 if sizes.num_states else 0,
-        state_interval=_state_interval(options, grid),
+        num_states=states + 1 if states else 0,
+        state_interval=_state_interval(options, grid) if states else DEFAULT_INTERVAL,
         state_grid=grid,
         max_states_per_path=options.max_states_per_path,
         page_size=options.page_size,
         num_rows=options.max_running_requests + 1,
+        has_index=any(spec.index is not None for spec in blueprint.attention_specs),
         context_length=context_length,
         eviction=options.eviction,
         enable_prefix_cache=options.enable_prefix_cache,
@@ -270,9 +304,17 @@ def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: 
 
 
 def _state_interval(options: RunnerOptions, grid: int) -> int:
-    """The next multiple of what snapshots must end, so that the default suits every page size."""
+    """What the operator asks for, or else: where only whole pages are kept, a request's end seldom is one, and without
+    a snapshot at its last page it would leave no state at all."""
     step = math.lcm(options.page_size, grid)
-    return -(-options.state_interval // step) * step
+    if options.state_interval is None:
+        return step if options.page_size > 1 else DEFAULT_INTERVAL
+    if options.state_interval % step:
+        raise UnsupportedModel(
+            f"--mamba-track-interval {options.state_interval} must be a multiple of {step}, for pages of "
+            f"{options.page_size} and a model that computes {grid} tokens at once."
+        )
+    return options.state_interval
 
 
 def _execution(model: Model, blueprint: Blueprint, config: CacheConfig, dtype: torch.dtype, group: Group) -> Execution:

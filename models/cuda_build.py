@@ -162,9 +162,8 @@ class CudaParts:
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
         # Others depend on lengths that the host knows, which a graph would repeat; so do recurrent layers of long rows.
         decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
-        # Pieces end where heads are joined, which latents are not.
-        latents = any(spec.latent_dim is not None for spec in parts.model.attention_specs)
-        in_pieces = scoring and not latents and not parts.states and self.selected.prefill != "torch"
+        # Recurrent layers of long rows depend on where each row begins, which pieces would repeat.
+        in_pieces = scoring and not parts.states and self.selected.prefill != "torch"
         prefill = options.prefill_graph_max_tokens if in_pieces else 0
         return CudaRunner(
             parts,

@@ -13,7 +13,7 @@ from corymb.models.inventory import HEAD, Shapes
 INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100 << 20
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
-LOADABLE = ("F32", "F16", "BF16")
+LOADABLE = ("F32", "F16", "BF16", "MXFP4")
 
 # Checkpoints that also hold a vision tower nest the text model in one of two ways.
 NESTED = (
@@ -81,9 +81,9 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def weights_size_bytes(folder: Path) -> int:
-    """What all tensors of a model folder take on disk."""
-    return sum(tensor.size_bytes for tensor in read_headers(folder).values())
+def weights_size_bytes(folder: Path, *, ignored: tuple[str, ...] = ()) -> int:
+    """What all tensors of a model folder take on disk, but those whose names begin with one of `ignored`."""
+    return sum(tensor.size_bytes for name, tensor in read_headers(folder).items() if not name.startswith(ignored))
 
 
 def check_tensors(stored: Stored, expected: Shapes, folder: Path, *, ignored: tuple[str, ...] = ()) -> None:

@@ -24,6 +24,8 @@ from corymb.models.layers import Parts, Storage
 from corymb.models.llama import build_llama
 from corymb.models.makers import Makers, makers_for
 from corymb.models.multiplied import MultipliedWeights
+from corymb.models.mxfp4 import Mxfp4Weights
+from corymb.models.packed import packed_names, unpacked
 from corymb.models.precision import DType, Precision, WeightType
 from corymb.models.share import Share, check_split, cut_of, local_config
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights, size_bytes
@@ -87,14 +89,16 @@ def load_model(
         return _build(decoder, share, invented, options)
     stored = read_headers(folder)
     decoder = as_stored(decoder, stored)
-    check_tensors(stored, expected_tensors(decoder), folder, ignored=draft_layers(decoder))
+    check_tensors(unpacked(stored, folder), expected_tensors(decoder), folder, ignored=draft_layers(decoder))
     with CheckpointWeights(stored, options.device, on_progress, cuts=cuts) as weights:
-        return _build(decoder, share, weights, options)
+        return _build(decoder, share, Mxfp4Weights(weights, packed_names(stored)), options)
 
 
 def read_size_bytes(folder: Path, decoder: DecoderConfig, share: Share) -> int:
     """What a rank reads of a model folder's tensors."""
-    return sum(size_bytes(stored, cut_of(name, decoder, share)) for name, stored in read_headers(folder).items())
+    ignored = draft_layers(decoder)
+    read = {name: stored for name, stored in read_headers(folder).items() if not name.startswith(ignored)}
+    return sum(size_bytes(stored, cut_of(name, decoder, share)) for name, stored in read.items())
 
 
 def _build(decoder: DecoderConfig, share: Share, weights: Weights, options: LoadOptions) -> Decoder:

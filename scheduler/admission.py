@@ -76,6 +76,11 @@ class Budget:
         """Tokens the step may still compute; None where prompts are never cut."""
         return self._chunk_left
 
+    def claim_cut(self) -> bool:
+        """Asks to cut one more of this step's prompts; False where one is cut already."""
+        claimed, self._truncated = not self._truncated, True
+        return claimed
+
     def reserve(self, *, full: float, sliding: int = 0, states: int = 0) -> None:
         """Sets memory aside for what runs already; negative amounts give it back."""
         self._total += full

@@ -3,7 +3,10 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from corymb.cache.config import CacheConfig
+from corymb.cache.key import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,16 @@ class Cuts:
             if end > start:
                 return end
         return start
+
+    def common(self, one: Key, other: Key, limit: int) -> int:
+        """How many tokens two sequences have in common from their beginnings, `limit` at most, down to where a hit may
+        end."""
+        if one.namespace != other.namespace:
+            return 0
+        length = min(len(one.token_ids), len(other.token_ids), limit)
+        differs = np.flatnonzero(one.token_ids[:length] != other.token_ids[:length])
+        shared = int(differs[0]) if len(differs) else length
+        return shared - shared % self.grid
 
     def narrower(self, start: int, width: int) -> int:
         """Half of `width` or less, at least a page, so that start + width is a cut; 0 when it cannot shrink."""

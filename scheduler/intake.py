@@ -83,7 +83,30 @@ class Intake:
         it its seat and its memory."""
         ask = ask_of(request, 0)
         now.num_held_back += 1
+        if self._cache.config.num_states:
+            self._leave_state_for(request, now)
         now.budget.reserve(full=ask.extend + ask.output_room, states=1)
+
+    def _leave_state_for(self, copy: Request, now: Round) -> None:
+        """Whoever computes the beginning of a copy must leave a state where the copy goes on, or it would find none."""
+        limit = self._limit(copy)
+        shared = {
+            i: self._cuts.common(each.request.key, copy.key, limit)
+            for i, each in enumerate(now.candidates)
+            if not each.lease.branch  # else it leaves a state elsewhere, or there already
+        }
+        if not shared:
+            return
+        best = max(shared, key=lambda i: shared[i])
+        each, branch = now.candidates[best], shared[best]
+        start, last = each.lease.num_cached, len(each.request.token_ids)
+        if not start < branch < last:
+            return
+        if branch < start + each.width:
+            if start + each.width == last and not now.budget.claim_cut():
+                return
+            now.candidates[best] = Candidate(each.request, each.lease, branch - start)
+        self._cache.expect(each.lease, branch)
 
     def _limit(self, request: Request) -> int:
         return 0 if self._force_miss else request.hit_limit()
@@ -164,6 +187,6 @@ class Intake:
             request, lease = each.request, each.lease
             self._ledger.seat(request, lease, now_s=now_s)
             outputs = np.array(request.output_ids, np.int32)
-            opened = Opened(lease.row, request.prompt_ids, outputs, request.sampling, request.logprobs)
+            opened = Opened(lease.row, request.prompt_ids, outputs, request.sampling, request.logprobs, request.embeds)
             pieces.append(Piece(request, lease.row, lease.num_cached, each.width, own, opened))
         return pieces

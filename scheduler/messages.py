@@ -9,11 +9,21 @@ from typing import Literal
 
 import msgspec
 
+from corymb.cache.picture import TreePicture
+
 MAX_MESSAGE_BYTES = 64 << 20
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Base of every message that travels alone on a socket."""
+
+
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an answer must follow. Equal values are the same grammar: the text is already checked and normal."""
+
+    kind: Literal["json_schema", "json_object", "regex", "ebnf", "structural_tag"]
+    text: str  # the JSON of a schema or a structural tag, a pattern, or rules; empty for json_object
+    after: tuple[int, ...] = ()  # token ids that must have come before it applies: the end of reasoning; () at once
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,6 +42,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: int = 0  # always set: the HTTP edge draws one where the client gave none
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    grammar: Grammar | None = None
 
 
 class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,6 +52,11 @@ class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     min_new_tokens: int = 0  # a stop string inside the first so many tokens does not end the request
     include_stop: bool = False  # keep the matched stop string or stop token in the text
     skip_special_tokens: bool = True
+    shown_specials: tuple[int, ...] = ()  # special tokens that are in the text even where the others are left out
+    # Stop strings count behind `thought_end` only, where the text begins with `thought` ("" for one that goes on from
+    # the prompt); without `thought_end` everywhere.
+    thought: str = ""
+    thought_end: str = ""
     prompt_tail: tuple[int, ...] = ()  # last prompt tokens, where decoding needs left context
 
 
@@ -65,6 +81,7 @@ class Generate(Message, frozen=True):
     extra_key: str | None = None
     routing_key: str | None = None
     arrived_s: float = 0.0  # time.monotonic() at the HTTP edge; one clock for all processes of a host
+    embed: bool = False  # the hidden state of the prompt's last token is wanted; with max_new_tokens 1
 
 
 class Abort(Message, frozen=True):
@@ -74,11 +91,16 @@ class Abort(Message, frozen=True):
     stopped: bool = False
 
 
+Action = Literal["flush_cache", "picture_tree", "pause", "retract", "continue", "start_profile", "stop_profile"]
+
+
 class Control(Message, frozen=True):
     """An operator's order; answered by a `Reply` with the same id."""
 
     id: str
-    action: Literal["flush_cache"]
+    action: Action
+    num_steps: int = 0  # of start_profile: turns of the loop after which it stops by itself
+    max_nodes: int = 0  # of picture_tree
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,6 +134,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     logprobs: list[Logprob] | None = None  # one a token id
     prompt_logprobs: list[Logprob] | None = None  # on the first output only
     queue_s: float = 0.0  # on the first output only: arrival to first launch
+    embedding: bytes | None = None  # little-endian float32 of length 1, for Generate.embed
 
 
 class Step(Message, frozen=True):
@@ -144,6 +167,7 @@ class Text(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     logprobs: list[TextLogprob] | None = None
     prompt_logprobs: list[TextLogprob] | None = None
     queue_s: float = 0.0
+    embedding: bytes | None = None
 
 
 class Texts(Message, frozen=True):
@@ -192,6 +216,11 @@ class Stats(Message, frozen=True):
     pool_used: dict[str, int]  # tokens by pool, leased or in flight (evictable excluded)
     pool_evictable: dict[str, int]
     pool_total: dict[str, int]
+    tree_evictable: dict[str, int]  # tokens in the tree by component, states for the recurrent one
+    tree_protected: dict[str, int]
+    tree_tombstones: dict[str, int]  # nodes without the component
+    tree_nodes: int
+    hit_tokens: dict[str, int]  # found for admitted requests, had this component alone decided
     num_steps: int
     num_retractions: int
     num_preemptions: int
@@ -211,6 +240,7 @@ class Reply(Message, frozen=True):
     id: str
     ok: bool
     message: str = ""
+    tree: TreePicture | None = None
 
 
 ToScheduler = Generate | Abort | Control

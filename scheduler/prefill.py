@@ -76,12 +76,17 @@ class Prefill:
             self._tally.num_prefill_tokens += piece.width
             if piece.opened is not None:
                 self._tally.num_cached_tokens += piece.start
+                self._count_hits(piece.request)
             if piece.is_last:
                 self._ledger.run(piece.request)
             else:
                 self._ledger.cut(piece.request)
         self._ledger.rows.outputs[part.rows[part.samples]] += 1
         return part
+
+    def _count_hits(self, request: Request) -> None:
+        assert request.lease is not None
+        self._tally.hit_tokens.update(request.lease.reaches)
 
     def _may_try(self, step: int) -> bool:
         if not len(self._ledger.queue):

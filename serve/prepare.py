@@ -10,11 +10,12 @@ from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.headers import check_tensors, read_headers
 from corymb.models.inventory import as_stored, draft_layers, expected_tensors
 from corymb.models.memory import Memory, host_memory
+from corymb.models.packed import unpacked
 from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
 from corymb.models.recurrent_config import state_size_bytes
 from corymb.models.share import Share, check_split, local_config
-from corymb.models.sizing import PoolRequest, TokenBytes, find_room, size_pools
+from corymb.models.sizing import SLIDING_RATIO, STATE_RATIO, PoolRequest, TokenBytes, find_room, size_pools
 from corymb.models.source import ModelSource, resolve
 from corymb.scheduler.config import SchedulerConfig
 from corymb.serve.config import ConfigError, ServeConfig
@@ -37,7 +38,7 @@ class Prepared:
     @property
     def served_name(self) -> str:
         """The name that clients see."""
-        return self.config.model.served_model_name or self.source.served_name
+        return next(iter(self.config.model.served_model_name), self.source.served_name)
 
     @property
     def context_length(self) -> int:
@@ -138,7 +139,7 @@ def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: G
     if config.model.load_format != "dummy":
         stored = read_headers(folder)
         expected = expected_tensors(as_stored(model.decoder, stored))
-        check_tensors(stored, expected, folder, ignored=draft_layers(model.decoder))
+        check_tensors(unpacked(stored, folder), expected, folder, ignored=draft_layers(model.decoder))
     device = resolve_device(config.runtime.device, gpu)
     precision = _precision(config, device, model)
     local = local_config(model.decoder, Share(0, config.parallel.tp_size))
@@ -163,7 +164,9 @@ def _check_memory(model: ModelConfig, config: ServeConfig, weights_bytes: int, c
         page_size=memory.page_size,
         max_total_tokens=memory.max_total_tokens,
         mem_fraction_static=memory.mem_fraction_static,
-        sliding_ratio=memory.swa_full_tokens_ratio,
+        sliding_ratio=memory.swa_full_tokens_ratio or SLIDING_RATIO,
+        state_ratio=memory.mamba_full_memory_ratio or STATE_RATIO,
+        max_states=memory.max_mamba_cache_size,
     )
     room = find_room(host_memory(), weights_bytes, memory.mem_fraction_static)
     size_pools(cost, model.window, request, room)

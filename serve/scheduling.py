@@ -22,7 +22,9 @@ from corymb.serve.childhood import Parent, Pulse, start_heartbeat
 from corymb.serve.children import ChildOptions
 from corymb.serve.config import ServeConfig
 from corymb.serve.failpoints import Failpoints
+from corymb.serve.garbage import settle
 from corymb.serve.lockstep import alone, blaming_the_dead, follow, lead
+from corymb.serve.profiling import ProfiledPort, Profiling
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
 
 
@@ -32,7 +34,7 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
     failpoints = Failpoints(parent.name, config.runtime.failpoints)
     start_heartbeat(parent.name, sockets, pulse)
     with ExitStack() as stack:
-        own_port = _port(stack, sockets, parent, pulse) if rank == 0 else None
+        own_port = _port(stack, options, parent, pulse) if rank == 0 else None
         _tell_imports(Path(options.model_folder), config, parent)
         ranks = _meet(sockets, config, parent, rank)
         built = _build(Path(options.model_folder), config, parent, ranks)
@@ -43,7 +45,7 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
         else:
             line = alone(own_port, runner) if ranks is None else lead(stack, ranks, own_port, runner)
         with parent.stage("scheduler"):
-            limits = Limits(built.vocab_size, built.context_length, built.eos_ids)
+            limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
             scheduler = Scheduler(config.scheduler, Cache(built.cache_config), limits, clock=line.clock)
             failpoints.at_start()
         parent.ready(_info(built))
@@ -53,10 +55,12 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
             Loop(scheduler, line.runner, line.port, overlap_depth=depth, agree=agree).run()
 
 
-def _port(stack: ExitStack, sockets: Path, parent: Parent, pulse: Pulse) -> "Port":
+def _port(stack: ExitStack, options: ChildOptions, parent: Parent, pulse: Pulse) -> ProfiledPort:
+    sockets = Path(options.sockets)
     inbox = stack.enter_context(Inbox[ToScheduler](address(sockets, SCHEDULER), ToScheduler))
     detokenizer = stack.enter_context(Outbox(address(sockets, DETOKENIZER), bounded=True))
-    return Port(inbox, parent, detokenizer, pulse)
+    profiling = Profiling(Path(options.config.model.cache_dir) / "profiles", parent.name)
+    return ProfiledPort(Port(inbox, parent, detokenizer, pulse), profiling)
 
 
 def _meet(sockets: Path, config: ServeConfig, parent: Parent, rank: int) -> Ranks | None:
@@ -111,6 +115,8 @@ class Port:
     def send(self, message: Stats | Reply) -> None:
         """Tells the main process something."""
         self._parent.send(message)
+        if isinstance(message, Stats):  # once a second, and before falling idle
+            settle()
 
 
 class FailingRunner:

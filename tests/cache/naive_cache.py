@@ -197,7 +197,8 @@ class NaiveCache:
     def give(self, request: Request, length: int, *, finished: bool) -> list[int]:
         """Takes the states from the request that have seen at most `length` tokens."""
         given = [stop for stop in request.kept if stop <= length]
-        request.kept = [stop for stop in request.kept if stop > length]
+        given = given[-1:] if finished else given
+        request.kept = [stop for stop in request.kept if stop not in given]
         if finished and self.config.num_states and request.passed == length > 0 and not request.is_new:
             given = sorted({*given, length})
         return given
@@ -250,44 +251,56 @@ class NaiveCache:
         num_kept = sum(len(r.kept) for r in self.requests)
         if num_states > self.free_states + self.evictable_states + num_kept:
             return False
-        while self.free(sliding=False) < count:
-            leaves = [n for n in self.entries if self.is_leaf(n) and not self.is_locked(n)]
-            del self.entries[min(leaves, key=self.rank)]
-        while self.config.sliding_window and self.free(sliding=True) < count:
-            names = [n for n, entry in self.entries.items() if entry.live and not self.is_pinned(n)]
-            victim = min(names, key=lambda n: (self.entries[n].sliding_stamp, self.start(n)))
-            if self.is_leaf(victim) and not self.is_locked(victim):
-                del self.entries[victim]
-            else:
-                self.entries[victim].live = False
-                self.entries[victim].state &= self.is_source(victim)
-        self.evict_states(num_states)
+        for kind, wanted in (("full", count), ("sliding", count), ("recurrent", num_states)):
+            if kind in self.kinds:
+                self.evict(kind, wanted - self.free_of(kind))
         while self.free_states < num_states:
             stop, _, owner = min((stop, r.lease.row, r) for r in self.requests for stop in r.kept)
             owner.kept.remove(stop)
         return True
 
-    def evict_states(self, wanted: int) -> None:
-        """Until so many are free, or no more may go."""
-        while self.free_states < wanted:
-            names = [n for n, entry in self.entries.items() if entry.state and not self.is_source(n)]
-            if not names:
-                return
-            victim = min(names, key=lambda n: (self.entries[n].state_stamp, self.start(n)))
-            if self.is_leaf(victim) and not self.is_locked(victim):
-                del self.entries[victim]
+    @property
+    def kinds(self) -> list[str]:
+        """Components with memory of their own."""
+        sliding, recurrent = bool(self.config.sliding_window), bool(self.config.num_states)
+        return ["full", *(["sliding"] if sliding else []), *(["recurrent"] if recurrent else [])]
+
+    def free_of(self, kind: str) -> int:
+        return self.free_states if kind == "recurrent" else self.free(sliding=kind == "sliding")
+
+    def evict(self, kind: str, wanted: int) -> None:
+        """Until so much more is free, or nothing more may go."""
+        target = self.free_of(kind) + wanted
+        while self.free_of(kind) < target and (victims := self.victims(kind)):
+            name = min(victims, key=lambda n: victims[n])
+            entry = self.entries[name]
+            if self.is_leaf(name) and not self.is_locked(name):
+                del self.entries[name]
+            elif kind == "sliding":
+                entry.live, entry.state = False, entry.state and self.is_source(name)
             else:
-                self.entries[victim].state = False
+                entry.state = False
+
+    def victims(self, kind: str) -> dict[Name, tuple[int, ...]]:
+        """What may go, with its rank."""
+        if kind == "full":
+            return {n: self.rank(n) for n in self.entries if self.is_leaf(n) and not self.is_locked(n)}
+        entries = self.entries.items()
+        if kind == "sliding":
+            return {n: (e.sliding_stamp, self.start(n)) for n, e in entries if e.live and not self.is_pinned(n)}
+        return {n: (e.state_stamp, self.start(n)) for n, e in entries if e.state and not self.is_source(n)}
 
     def pass_on(self, requests: list[Request], stops: list[int]) -> None:
         """The states of a step that ends at `stops`: snapshots where they are due and there is room."""
         config = self.config
         for request, stop in zip(requests, stops, strict=True):
-            request.is_new, request.passed = False, stop
+            request.passed = stop
         due = [r for r in requests if r.passed % config.state_interval == 0 or r.passed == r.branch]
-        if not config.enable_prefix_cache:
-            return
-        self.evict_states(sum(len(r.kept) < 2 for r in due))
+        due = due if config.enable_prefix_cache else []
+        # What a row starts from is pinned until its copy is planned, and that is after room was made.
+        self.evict("recurrent", sum(len(r.kept) < 2 for r in due) - self.free_states)
+        for request in requests:
+            request.is_new = False
         for request in due:
             if len(request.kept) == 2:
                 request.kept = request.kept[1:]

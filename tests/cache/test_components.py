@@ -128,6 +128,16 @@ def test_of_two_states_the_one_used_before_goes_first() -> None:
     assert [hit(tree, tokens) for tokens in ("abcd", "zz")] == [2, 2]
 
 
+def test_a_state_inside_a_path_is_as_recent_as_the_path() -> None:
+    tree = make()
+    insert(tree, "abcdefgh", 10, state=1)
+    insert(tree, "zz", 20, state=2)
+    insert(tree, "abcdefghij", 30, states={4: 3, 6: 4, 10: 5})
+    assert freed(evict(tree, recurrent=1), "recurrent") == [1]
+    assert freed(evict(tree, recurrent=1), "recurrent") == [2]
+    assert [hit(tree, "abcdefghij"[:n]) for n in (4, 6, 10)] == [4, 6, 10]
+
+
 def test_evicting_a_state_inside_leaves_the_rest() -> None:
     tree = make()
     insert(tree, "ab", 10, state=1)

@@ -155,7 +155,7 @@ def test_draining_refuses_new_and_keeps_open_requests(engine):
 
 def test_a_flush_waits_for_its_own_reply(engine, outbox):
     async def scenario():
-        asking = asyncio.create_task(engine.flush_cache(30))
+        asking = asyncio.create_task(engine.order("flush_cache", 30))
         await asyncio.sleep(0)
         order = outbox.messages[-1]
         assert isinstance(order, Control)
@@ -211,6 +211,11 @@ def snapshot(steps=7):
         pool_used={"full": 25},
         pool_evictable={"full": 50},
         pool_total={"full": 100},
+        tree_evictable={"full": 50},
+        tree_protected={"full": 20},
+        tree_tombstones={"full": 0},
+        tree_nodes=3,
+        hit_tokens={"full": 11},
         num_steps=steps,
         num_retractions=1,
         num_preemptions=0,

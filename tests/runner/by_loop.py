@@ -1,7 +1,7 @@
 """Runs the real scheduler, cache and runner over requests, without the processes around them."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ RUNNER_FIELDS |= {"max_states", "state_interval", "max_states_per_path"}
 class FakePort:
     """Hands over a few requests a turn and keeps what comes back."""
 
-    requests: list[Generate]
+    requests: Sequence[ToScheduler]
     outputs: dict[str, list[Output]] = field(default_factory=dict)
     stats: Stats | None = None
     chooser: random.Random = field(default_factory=lambda: random.Random(5))
@@ -50,7 +50,7 @@ def serve(folder: Path, requests: list[Generate], variant: dict[str, object]) ->
 
 def serve_rounds(
     folder: Path,
-    rounds: list[list[Generate]],
+    rounds: Sequence[Sequence[ToScheduler]],
     variant: dict[str, object],
     *,
     flush: bool = False,
@@ -64,7 +64,7 @@ def serve_rounds(
     built = build(options, lambda *_: None)
     config = SchedulerConfig(**({"max_running_requests": most} | others))  # type: ignore[arg-type]
     cache = Cache(built.cache_config)
-    scheduler = Scheduler(config, cache, Limits(built.vocab_size, built.context_length, built.eos_ids))
+    scheduler = Scheduler(config, cache, Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed))
     ports = []
     for requests in rounds:
         port = FakePort(list(requests))
