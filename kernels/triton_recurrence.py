@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from corymb.kernels.attention import RaggedLayout
-from corymb.kernels.chunks import cut
+from corymb.kernels.chunks import Chunks, cut
 from corymb.kernels.recurrence import GRID, Convolution, DeltaRule, GatedNorm, StateSpace
 from corymb.kernels.triton_chunk_scan import scan_rows
 from corymb.kernels.triton_chunk_solve import solve_pieces
@@ -19,9 +19,11 @@ SHORT_WIDTH = 8  # tokens of a row up to which they are folded one by one
 ANY_WIDTH = 1 << 30
 CHANNELS = 256  # of a program that convolves single tokens
 PIECE_CHANNELS = 64  # of one that convolves pieces
-FOLD_VALUES = 32  # value dimensions of a program
+FOLD_VALUES = 32  # value dimensions of a program that folds
+SCAN_VALUES = 32  # of one that scans
 GATE_NUMBERS = 2048  # of a program
 LEAST_TILE = 16  # a side of a matrix product
+ALIGNMENT = 16  # numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ class TritonRecurrence:
         if fold.strengths is not None:
             own, reading = self._solve(fold, fold.strengths, pieces, layout)
         slots, block_k = _slots(layout), max(LEAST_TILE, next_power_of_2(geometry.key_dim))
-        block_v = self._value_block(geometry, len(slots))
+        block_v = max(LEAST_TILE, min(SCAN_VALUES, next_power_of_2(geometry.value_dim)))
         scan_rows[(-(-geometry.value_dim // block_v), geometry.num_heads, len(slots))](
             mixed,
             own,
@@ -289,19 +291,21 @@ class TritonRecurrence:
         """Whether products are of float32 operands. The interpreter's products of bfloat16 are wrong."""
         return self._launch.interpreted or mixed.dtype == torch.float32
 
-    def _value_block(self, geometry: Geometry, num_rows: int) -> int:
-        """Value dimensions of a program: fewer where programs would not fill the GPU."""
-        block = max(LEAST_TILE, min(32, next_power_of_2(geometry.value_dim)))
-        while block > LEAST_TILE and num_rows * geometry.num_heads * geometry.value_dim // block < self._launch.num_sms:
-            block //= 2
-        return block
-
     def _pieces(self, layout: RaggedLayout) -> Pieces:
         if self._cut is None or self._cut[0] is not layout:
-            chunks, device = cut(layout), layout.offsets.device
-            tensors = (torch.from_numpy(part).to(device) for part in (chunks.rows, chunks.firsts, chunks.row_chunks))
-            self._cut = layout, Pieces(*tensors)
+            self._cut = layout, _put(cut(layout), layout.offsets.device)
         return self._cut[1]
+
+
+def _put(chunks: Chunks, device: torch.device) -> Pieces:
+    """One copy that nothing waits for, its parts aligned: kernels are compiled for addresses."""
+    parts = [torch.from_numpy(part) for part in (chunks.rows, chunks.firsts, chunks.row_chunks)]
+    sizes = [-(-len(part) // ALIGNMENT) * ALIGNMENT for part in parts]
+    packed = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+    for part, place in zip(parts, torch.split(packed, sizes), strict=True):
+        place[: len(part)].copy_(part)
+    moved = torch.split(packed.to(device, non_blocking=True), sizes)
+    return Pieces(*(place[: len(part)] for part, place in zip(parts, moved, strict=True)))
 
 
 def _slots(layout: RaggedLayout) -> Tensor:
