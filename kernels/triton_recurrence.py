@@ -19,11 +19,21 @@ SHORT_WIDTH = 8  # tokens of a row up to which they are folded one by one
 ANY_WIDTH = 1 << 30
 CHANNELS = 256  # of a program that convolves single tokens
 PIECE_CHANNELS = 64  # of one that convolves pieces
-FOLD_VALUES = 32  # value dimensions of a program that folds
-SCAN_VALUES = 32  # of one that scans
 GATE_NUMBERS = 2048  # of a program
 LEAST_TILE = 16  # a side of a matrix product
 ALIGNMENT = 16  # numbers
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentTiling:
+    """How much a program does; `benchmarks/gpu_recurrent.py` compares."""
+
+    fold_values: int = 32  # value dimensions that are folded token by token
+    fold_warps: int = 4
+    scan_values: int = 32  # value dimensions that are taken through chunks
+    scan_warps: int = 8
+    scan_stages: int = 2
+    solve_warps: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +104,9 @@ class TritonRecurrence:
     `exact`: all rows are folded token by token, so that nothing depends on where they were cut.
     """
 
-    def __init__(self, launch: Launch, *, exact: bool = False) -> None:
+    def __init__(self, launch: Launch, *, exact: bool = False, tiling: RecurrentTiling | None = None) -> None:
         self._launch = launch
+        self._tiling = tiling or RecurrentTiling()
         self._short_width = ANY_WIDTH if exact else SHORT_WIDTH
         self._cut: tuple[RaggedLayout, Pieces] | None = None
 
@@ -193,7 +204,7 @@ class TritonRecurrence:
     def _fold_short(self, fold: Fold, states: Tensor, layout: RaggedLayout, out: Tensor) -> None:
         geometry, mixed = fold.geometry, fold.mixed
         unused = mixed  # a pointer that is never followed
-        block = min(FOLD_VALUES, next_power_of_2(geometry.value_dim))
+        block = min(self._tiling.fold_values, next_power_of_2(geometry.value_dim))
         slots = _slots(layout)
         fold_rows[(len(slots), geometry.num_heads, -(-geometry.value_dim // block))](
             mixed,
@@ -217,7 +228,7 @@ class TritonRecurrence:
             BLOCK_V=block,
             DELTA=fold.strengths is not None,
             **geometry.constants(),
-            **self._plain,
+            **self._launch.plain(self._tiling.fold_warps),
         )
 
     def _fold_long(self, fold: Fold, states: Tensor, layout: RaggedLayout, out: Tensor) -> None:
@@ -226,7 +237,7 @@ class TritonRecurrence:
         if fold.strengths is not None:
             own, reading = self._solve(fold, fold.strengths, pieces, layout)
         slots, block_k = _slots(layout), max(LEAST_TILE, next_power_of_2(geometry.key_dim))
-        block_v = max(LEAST_TILE, min(SCAN_VALUES, next_power_of_2(geometry.value_dim)))
+        block_v = max(LEAST_TILE, min(self._tiling.scan_values, next_power_of_2(geometry.value_dim)))
         scan_rows[(-(-geometry.value_dim // block_v), geometry.num_heads, len(slots))](
             mixed,
             own,
@@ -250,9 +261,9 @@ class TritonRecurrence:
             BLOCK_V=block_v,
             DELTA=fold.strengths is not None,
             WIDE=self._is_wide(mixed),
-            STAGES=1 if self._is_wide(mixed) else 2,
+            STAGES=1 if self._is_wide(mixed) else self._tiling.scan_stages,
             **geometry.constants(),
-            **self._launch.plain(num_warps=8),
+            **self._launch.plain(self._tiling.scan_warps),
         )
 
     def _solve(self, fold: Fold, strengths: Tensor, pieces: Pieces, layout: RaggedLayout) -> tuple[Tensor, Tensor]:
@@ -283,7 +294,7 @@ class TritonRecurrence:
             BLOCK_V=max(LEAST_TILE, next_power_of_2(geometry.value_dim)),
             WIDE=self._is_wide(mixed),
             **constants,
-            **self._launch.plain(num_warps=8),
+            **self._launch.plain(self._tiling.solve_warps),
         )
         return own, reading
 
