@@ -20,6 +20,7 @@ ANY_WIDTH = 1 << 30
 CHANNELS = 256  # of a program that convolves single tokens
 PIECE_CHANNELS = 64  # of one that convolves pieces
 GATE_NUMBERS = 2048  # of a program
+WIDE_KEY = 128
 LEAST_TILE = 16  # a side of a matrix product
 ALIGNMENT = 16  # numbers
 
@@ -83,6 +84,11 @@ class Geometry:
         }
 
 
+def choose_tiling(geometry: Geometry) -> RecurrentTiling:
+    """Wide keys leave registers for fewer values."""
+    return RecurrentTiling(scan_values=16, scan_warps=4) if geometry.key_dim > WIDE_KEY else RecurrentTiling()
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
     """One operation on states."""
@@ -106,7 +112,7 @@ class TritonRecurrence:
 
     def __init__(self, launch: Launch, *, exact: bool = False, tiling: RecurrentTiling | None = None) -> None:
         self._launch = launch
-        self._tiling = tiling or RecurrentTiling()
+        self._tiling = tiling
         self._short_width = ANY_WIDTH if exact else SHORT_WIDTH
         self._cut: tuple[RaggedLayout, Pieces] | None = None
 
@@ -114,16 +120,14 @@ class TritonRecurrence:
         """See Recurrence."""
         slots, weight, bias = _slots(layout), convolution.weight, convolution.bias
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        width, channels = weight.shape
+        (width, channels), strides = weight.shape, (x.stride(0), windows.stride(0))
         constants = {"CHANNELS": channels, "WIDTH": width}
         kinds = {"BIAS": bias is not None, "SILU": convolution.silu}
         parameters = (weight, weight if bias is None else bias)  # a pointer that is never followed
         if _is_single(layout, len(x)):
             grid = (len(x), -(-channels // CHANNELS))
             kernel = convolve_tokens[grid]
-            kernel(
-                x, *parameters, windows, slots, out, x.stride(0), BLOCK=CHANNELS, **constants, **kinds, **self._plain
-            )
+            kernel(x, *parameters, windows, slots, out, *strides, BLOCK=CHANNELS, **constants, **kinds, **self._plain)
             return out
         pieces = self._pieces(layout)
         grid = (len(pieces.rows), -(-channels // PIECE_CHANNELS))
@@ -136,14 +140,14 @@ class TritonRecurrence:
             pieces.rows,
             pieces.firsts,
             out,
-            x.stride(0),
+            *strides,
             BLOCK=PIECE_CHANNELS,
             **constants,
             **kinds,
             **self._plain,
         )
         keep = keep_windows[(len(slots), -(-channels // CHANNELS))]
-        keep(x, windows, slots, layout.offsets, layout.widths, x.stride(0), BLOCK=CHANNELS, **constants, **self._plain)
+        keep(x, windows, slots, layout.offsets, layout.widths, *strides, BLOCK=CHANNELS, **constants, **self._plain)
         return out
 
     def apply_delta_rule(
@@ -204,7 +208,8 @@ class TritonRecurrence:
     def _fold_short(self, fold: Fold, states: Tensor, layout: RaggedLayout, out: Tensor) -> None:
         geometry, mixed = fold.geometry, fold.mixed
         unused = mixed  # a pointer that is never followed
-        block = min(self._tiling.fold_values, next_power_of_2(geometry.value_dim))
+        tiling = self._tiling or choose_tiling(geometry)
+        block = min(tiling.fold_values, next_power_of_2(geometry.value_dim))
         slots = _slots(layout)
         fold_rows[(len(slots), geometry.num_heads, -(-geometry.value_dim // block))](
             mixed,
@@ -221,6 +226,7 @@ class TritonRecurrence:
             mixed.stride(0),
             0 if fold.strengths is None else fold.strengths.stride(0),
             fold.steps.stride(0),
+            states.stride(0),
             fold.scale,
             *fold.limits,
             self._short_width,
@@ -228,7 +234,7 @@ class TritonRecurrence:
             BLOCK_V=block,
             DELTA=fold.strengths is not None,
             **geometry.constants(),
-            **self._launch.plain(self._tiling.fold_warps),
+            **self._launch.plain(tiling.fold_warps),
         )
 
     def _fold_long(self, fold: Fold, states: Tensor, layout: RaggedLayout, out: Tensor) -> None:
@@ -236,8 +242,9 @@ class TritonRecurrence:
         own = reading = mixed  # pointers that are never followed
         if fold.strengths is not None:
             own, reading = self._solve(fold, fold.strengths, pieces, layout)
-        slots, block_k = _slots(layout), max(LEAST_TILE, next_power_of_2(geometry.key_dim))
-        block_v = max(LEAST_TILE, min(self._tiling.scan_values, next_power_of_2(geometry.value_dim)))
+        tiling, slots = self._tiling or choose_tiling(geometry), _slots(layout)
+        block_k = max(LEAST_TILE, next_power_of_2(geometry.key_dim))
+        block_v = max(LEAST_TILE, min(tiling.scan_values, next_power_of_2(geometry.value_dim)))
         scan_rows[(-(-geometry.value_dim // block_v), geometry.num_heads, len(slots))](
             mixed,
             own,
@@ -254,6 +261,7 @@ class TritonRecurrence:
             out,
             mixed.stride(0),
             fold.steps.stride(0),
+            states.stride(0),
             fold.scale,
             *fold.limits,
             self._short_width,
@@ -261,14 +269,14 @@ class TritonRecurrence:
             BLOCK_V=block_v,
             DELTA=fold.strengths is not None,
             WIDE=self._is_wide(mixed),
-            STAGES=1 if self._is_wide(mixed) else self._tiling.scan_stages,
+            STAGES=1 if self._is_wide(mixed) else tiling.scan_stages,
             **geometry.constants(),
-            **self._launch.plain(self._tiling.scan_warps),
+            **self._launch.plain(tiling.scan_warps),
         )
 
     def _solve(self, fold: Fold, strengths: Tensor, pieces: Pieces, layout: RaggedLayout) -> tuple[Tensor, Tensor]:
         geometry, mixed = fold.geometry, fold.mixed
-        lines = (len(mixed), geometry.num_heads)
+        tiling, lines = self._tiling or choose_tiling(geometry), (len(mixed), geometry.num_heads)
         own = torch.empty((*lines, geometry.value_dim), dtype=mixed.dtype, device=mixed.device)
         reading = torch.empty((*lines, geometry.key_dim), dtype=mixed.dtype, device=mixed.device)
         grid = (len(pieces.rows), geometry.num_heads)
@@ -294,7 +302,7 @@ class TritonRecurrence:
             BLOCK_V=max(LEAST_TILE, next_power_of_2(geometry.value_dim)),
             WIDE=self._is_wide(mixed),
             **constants,
-            **self._launch.plain(self._tiling.solve_warps),
+            **self._launch.plain(tiling.solve_warps),
         )
         return own, reading
 
