@@ -330,11 +330,12 @@ def test_tiers_waste_little() -> None:
 
 
 @pytest.mark.gpu
-def test_nothing_waits_for_the_gpu(folder) -> None:
-    path = folder(TINY)
+@pytest.mark.parametrize("config", [TINY, DELTA_NET], ids=["attention", "delta net"])
+def test_nothing_waits_for_the_gpu(folder, config) -> None:
+    path = folder(config)
     settings = [{"temperature": 0.9, "top_p": 0.8, "seed": 5, "repetition_penalty": 1.2}, GREEDY, {"temperature": 1.0}]
-    plans, _ = script(4, sliding=False, settings=settings)
-    runner = gpu_runner(path, TINY)
+    plans = [with_states(plan) for plan in script(4, sliding=False, settings=settings, sizes=(20, 4, 8))[0]]
+    runner = gpu_runner(path, config)
     run(runner, plans)  # everything is compiled and every buffer has grown
     torch.cuda.set_sync_debug_mode("error")
     try:
