@@ -18,6 +18,7 @@ from corymb.models.execution import UNUSABLE
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
 from corymb.models.model import Batch
 from corymb.models.placement import Place
+from corymb.models.pooling import Pooled, pool
 from corymb.models.settings import Needs
 from corymb.scheduler.messages import Logprob
 from corymb.scheduler.plan import Sampled, StepPlan
@@ -33,11 +34,13 @@ class Reported:
     places: Index  # [N] of the rows that sample, in the tokens that the step reports
     scores: Scores | None = None
     prompt_scores: Sequence[Scores] = field(default_factory=tuple)
+    pooled: Pooled | None = None
 
     def on_host(self) -> "Reported":
         """Queues copies of the scores to the host."""
         scores = None if self.scores is None else self.scores.on_host()
-        return Reported(self.places, scores, [one.on_host() for one in self.prompt_scores])
+        pooled = None if self.pooled is None else self.pooled.on_host()
+        return Reported(self.places, scores, [one.on_host() for one in self.prompt_scores], pooled)
 
 
 class CudaStep:
@@ -66,6 +69,7 @@ class CudaStep:
             forward_s=done.seconds_since(begun),
             logprobs=entries(self._reported.scores) if self._reported.scores else {},
             prompt_logprobs=prompt_entries,
+            embeddings=self._reported.pooled.read() if self._reported.pooled else {},
             errors=dict.fromkeys(sorted(failed), UNUSABLE),
         )
 
@@ -122,6 +126,8 @@ class CudaRunner:
         """Graphs compute steps of one-token rows, all of whose logits are wanted."""
         if plan.num_rows != plan.num_tokens or plan.prompt_logprobs_from is not None:
             return None
+        if (self.parts.sampler.settings.needs[plan.rows] & Needs.EMBEDDING).any():
+            return None  # graphs keep no hidden states
         return self._graphs.fit(plan.num_tokens)
 
     def _decode(self, plan: StepPlan, tier: int) -> Reported:
@@ -158,8 +164,9 @@ class CudaRunner:
         if not len(index):
             return Reported(index, None, prompts)
         chosen = hidden if len(hidden) == len(index) else hidden[last]
+        pooled = pool(chosen, index, parts.sampler.settings.needs[plan.rows[index]], self._place)
         sampled = self._sample(parts.model.logits(chosen), plan, index)
-        return Reported(sampled.places, sampled.scores, prompts)
+        return Reported(sampled.places, sampled.scores, prompts, pooled)
 
     def _sample(self, logits: Tensor, plan: StepPlan, index: Index) -> Reported:
         """Chooses the tokens of the plan's rows at `index` [N] from their logits [N, V]."""

@@ -29,14 +29,14 @@ class Sampler:
 
     def open(self, opened: Opened) -> None:
         """A request took a row."""
-        self.settings.open(opened.row, opened.sampling, opened.logprobs)
+        self.settings.open(opened.row, opened.sampling, opened.logprobs, embeds=opened.embeds)
         if self.settings.needs[opened.row] & Needs.PENALTIES:
             self._said.open(opened.row, opened.prompt_ids, opened.output_ids)
 
     def choose(self, logits: Tensor, rows: Int32, num_outputs: Int32) -> Choice:
         """The next token of `rows` [N], each with so many output tokens, from logits [N, V], which it may change."""
         needs = self.settings.required(rows, num_outputs)
-        if not (needs & ~np.uint8(Needs.LOGPROBS)).any():
+        if not (needs & ~np.uint8(Needs.LOGPROBS | Needs.EMBEDDING)).any():
             return self._sampling.greedy(logits)
         penalized = np.flatnonzero(needs & Needs.PENALTIES)
         self._edit(logits, rows, needs)

@@ -7,6 +7,7 @@ from corymb.serve.auth import AuthMiddleware, Keys
 from corymb.serve.chat import ChatTemplate
 from corymb.serve.engine import Engine
 from corymb.serve.metrics import Metrics
+from corymb.serve.output_parser import OutputParsers
 from corymb.serve.parts import Parts
 from corymb.serve.route_table import route_table
 from corymb.serve.routes import AccessTable, Endpoint, not_found
@@ -22,7 +23,8 @@ def create_app(
     metrics: Metrics,
 ) -> FastAPI:
     """Builds the application. `engine.info` must be complete except for the sizes of pools."""
-    parts = Parts(engine, tokenizer, chat_template, settings, metrics)
+    parsers = OutputParsers(settings.reasoning_parser, settings.tool_call_parser, tokenizer)
+    parts = Parts(engine, tokenizer, chat_template, settings, metrics, parsers)
     routes = route_table(parts)
     app = FastAPI(title="Corymb", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     # Endpoints are plain ASGI: a chunk of a stream passes through no layer that inspects it.

@@ -11,6 +11,7 @@ import msgspec
 
 from corymb.scheduler.messages import (
     Abort,
+    Action,
     Control,
     Generate,
     Heartbeat,
@@ -56,6 +57,7 @@ class Engine:
         self.info = info
         self.state: State = "starting"
         self.stats: Stats | None = None
+        self.is_paused = False  # the scheduler plans nothing until it is told to go on
         self.failure = ""  # in the state `failed`: why, in one sentence
         self._scheduler = scheduler
         self._metrics = metrics
@@ -105,26 +107,21 @@ class Engine:
         if self.state != "failed":
             self._scheduler.send(Abort(stream.wire_rid))
 
-    async def flush_cache(self, timeout_s: float) -> Reply:
-        """Has the scheduler drop what is cached; returns its answer. Raises EngineUnavailable, TimeoutError."""
-        return await self._order(timeout_s, action="flush_cache")
-
-    async def picture_tree(self, max_nodes: int, timeout_s: float) -> Reply:
-        """Has the scheduler picture its tree. Raises EngineUnavailable, TimeoutError."""
-        return await self._order(timeout_s, action="picture_tree", max_nodes=max_nodes)
-
-    async def _order(
-        self, timeout_s: float, *, action: Literal["flush_cache", "picture_tree"], max_nodes: int = 0
-    ) -> Reply:
+    async def order(self, action: Action, timeout_s: float, *, num_steps: int = 0, max_nodes: int = 0) -> Reply:
+        """Has the scheduler do something; returns its answer. Raises EngineUnavailable, TimeoutError."""
         if self.state not in ("ready", "draining"):
             raise EngineUnavailable(_REFUSALS.get(self.state, self.failure))
-        order = Control(id=str(next(self._serial)), action=action, max_nodes=max_nodes)
-        future = self._replies[order.id] = asyncio.get_running_loop().create_future()
+        order = Control(id=str(next(self._serial)), action=action, num_steps=num_steps, max_nodes=max_nodes)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._replies[order.id] = future
         try:
             self._scheduler.send(order)
-            return await asyncio.wait_for(future, timeout_s)
+            reply = await asyncio.wait_for(future, timeout_s)
         finally:
             del self._replies[order.id]
+        if action in ("pause", "retract", "continue"):
+            self.is_paused = action != "continue"
+        return reply
 
     # What the other processes say.
 

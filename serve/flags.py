@@ -10,6 +10,8 @@ from typing import Any, NoReturn, TypeVar, get_args
 from corymb.cache.config import Eviction
 from corymb.scheduler.config import Order
 from corymb.serve.gpu_options import MAX_GRAPH_TOKENS, Backend, DecodeGraphs, KvCacheType, PrefillGraphs
+from corymb.serve.reasoning_syntaxes import REASONING
+from corymb.serve.tool_syntaxes import TOOL_SYNTAXES
 
 _MAX_INT = 1 << 31
 
@@ -76,7 +78,7 @@ def parser(program: str) -> Parser:
         allow_abbrev=False,
         formatter_class=_Formatter,
     )
-    made.add_argument("--version", action="version", version=f"corymb {_version()}")
+    made.add_argument("--version", action="version", version=f"corymb {installed_version()}")
     _add_model(made.add_argument_group("model and tokenizer"))
     _add_http(made.add_argument_group("HTTP"))
     _add_scheduler(made.add_argument_group("scheduler"))
@@ -98,7 +100,13 @@ def _add_model(group: Any) -> None:
     )
     add("--model-path", "--model", metavar="MODEL", type=text, help="the same as a flag")
     add("--tokenizer-path", metavar="MODEL", type=text, help="take the tokenizer from elsewhere")
-    add("--served-model-name", metavar="NAME", type=text, help="the name that clients see (default: from MODEL)")
+    add(
+        "--served-model-name",
+        metavar="NAME",
+        action="extend",
+        type=names,
+        help="the name that clients see, or several with commas between (default: from MODEL)",
+    )
     add("--revision", metavar="REV", type=text, help="branch, tag or commit of a hub model")
     add("--load-format", choices=("auto", "dummy"), help="dummy: random weights from the config alone (default: auto)")
     add(
@@ -108,7 +116,24 @@ def _add_model(group: Any) -> None:
     )
     add("--quantization", choices=("int8",), help="int8 weights, activations quantised as they come; changes numbers")
     add("--context-length", metavar="N", type=positive, help="tokens a request may span (default: the model's)")
-    add("--chat-template", metavar="FILE", type=text, help="a Jinja file instead of the model's own template")
+    add(
+        "--chat-template",
+        metavar="FILE",
+        type=text,
+        help="a Jinja file, chatml, or one of several templates that the model names (default: the model's own)",
+    )
+    add(
+        "--tool-call-parser",
+        metavar="NAME",
+        choices=("auto", "none", *TOOL_SYNTAXES),
+        help=f"how the model writes calls: auto (by its template; default), none, {', '.join(TOOL_SYNTAXES)}",
+    )
+    add(
+        "--reasoning-parser",
+        metavar="NAME",
+        choices=("auto", *REASONING),
+        help=f"tell reasoning apart (default: it is content): auto (by the template), {', '.join(REASONING)}",
+    )
     add(
         "--cache-dir",
         "--download-dir",
@@ -136,6 +161,11 @@ def _add_http(group: Any) -> None:
     add("--decode-log-interval", metavar="N", type=positive, help="a line of figures every N steps (default: none)")
     add("--enable-metrics", "--enable-cache-report", action="store_true", help="always on; for existing commands")
     add("--incremental-streaming-output", action="store_true", help="/generate streams deltas, not the text so far")
+    add(
+        "--enable-response-store",
+        action="store_true",
+        help="keep responses for previous_response_id (64 MiB of memory)",
+    )
     add("--allow-auto-truncate", action="store_true", help="cut max_tokens to what the context has left")
     add(
         "--sampling-defaults",
@@ -291,7 +321,8 @@ def _add_tests(made: Parser) -> None:
     add("--test-failpoint", action="append", default=[], help=hidden)
 
 
-def _version() -> str:
+def installed_version() -> str:
+    """The version of the installed package."""
     try:
         return version("corymb")
     except PackageNotFoundError:
@@ -318,6 +349,11 @@ def text(argument: str) -> str:
     if not argument.strip() or "\0" in argument:
         raise argparse.ArgumentTypeError("the value is empty.")
     return argument
+
+
+def names(argument: str) -> list[str]:
+    """Names with commas between; may be given more than once."""
+    return [text(name.strip()) for name in argument.split(",")]
 
 
 positive = _number(int, "a whole number of at least 1", lambda n: 1 <= n < _MAX_INT)

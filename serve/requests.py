@@ -3,19 +3,20 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from corymb.serve.answer import Answer
-from corymb.serve.asks import Ask, Routing
+from corymb.serve.answer import Answer, Choice
+from corymb.serve.asks import Routing
 from corymb.serve.call import Call, ClientGone
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fan import Fan, Pieces
 from corymb.serve.fields import Field, inert, integer, read_string, string
+from corymb.serve.generation import Generation
 from corymb.serve.parts import Parts
 from corymb.serve.settings import HttpSettings
-from corymb.serve.sse import DONE, event
 
 _RID_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-")
 
@@ -49,23 +50,43 @@ def table(*groups: Sequence[Field]) -> dict[str, Field]:
 
 
 def read_fields(
-    fields: Mapping[str, Field], body: Mapping[str, Any], call: Call, *, prefix: str = ""
+    fields: Mapping[str, Field],
+    body: Mapping[str, Any],
+    call: Call,
+    *,
+    prefix: str = "",
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header."""
+    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header.
+
+    `names`: how the client called a field, where the body was translated from another dialect.
+    """
     values: dict[str, Any] = {}
     for name, value in body.items():
         field = fields.get(name)
         if field is None or field.treatment == "ignored":
             call.ignored[prefix + name] = None
         if field is not None and field.read is not None and value is not None:
-            values[name] = field.read(prefix + name, value)
+            values[name] = field.read(names.get(name, prefix + name), value)
     return values
 
 
-def read_model(info: ServedModel, values: Mapping[str, Any]) -> str:
-    """The name that the answer carries. Raises model_not_found."""
+def name_ignored_members(call: Call, values: Mapping[str, Any], known: Mapping[str, Collection[str]]) -> None:
+    """Names, in the response header, what is set inside object fields beside the members that are `known`."""
+    for name, members in known.items():
+        value = values.get(name)
+        for member, item in value.items() if isinstance(value, dict) else ():
+            if member not in members and item is not None:
+                call.ignored[f"{name}.{member}"] = None
+
+
+LATEST = ":latest"  # the tag that Ollama's clients add to a name without one
+
+
+def read_model(info: ServedModel, values: Mapping[str, Any], *, latest: bool = False) -> str:
+    """The name that the answer carries. `latest`: it may end in that tag. Raises model_not_found."""
     name: str = values.get("model", info.names[0])
-    if name not in info.names:
+    if name not in info.names and not (latest and name.removesuffix(LATEST) in info.names):
         known = ", ".join(info.names)
         raise ApiError(
             "model_not_found",
@@ -91,9 +112,9 @@ def now_s() -> int:
     return int(time.time())
 
 
-async def generate(call: Call, parts: Parts, asks: Sequence[Ask], answer: Answer, *, stream: bool) -> None:
-    """Runs the asks and answers the call; ends them within a moment of the client's leaving."""
-    await unless_gone(call, _respond(call, parts, asks, answer, stream))
+async def generate(call: Call, parts: Parts, generation: Generation, answer: Answer, *, stream: bool) -> None:
+    """Runs what is asked and answers the call; ends it within a moment of the client's leaving."""
+    await unless_gone(call, _respond(call, parts, generation, answer, stream))
 
 
 async def unless_gone(call: Call, work: Coroutine[Any, Any, None]) -> None:
@@ -112,31 +133,42 @@ async def unless_gone(call: Call, work: Coroutine[Any, Any, None]) -> None:
             await asyncio.wait((working,))
 
 
-async def _respond(call: Call, parts: Parts, asks: Sequence[Ask], answer: Answer, stream: bool) -> None:
+async def _respond(call: Call, parts: Parts, generation: Generation, answer: Answer, stream: bool) -> None:
     with Fan(parts.engine) as fan:
-        await fan.open(asks)
+        await fan.open(generation.asks)
         parts.metrics.request_started()
-        # The status waits for the first piece: a full queue is a 503, not a broken stream.
-        pieces = await fan.next()
         if stream:
-            await _stream(call, fan, pieces, answer)
-            return
-        while pieces:
-            for index, text in pieces:
-                answer.add(index, text)
-            pieces = await fan.next()
-        await call.answer(200, answer.body())
+            # The status waits for the first piece: a full queue is a 503, not a broken stream.
+            await _stream(call, fan, await fan.next(), generation, answer)
+        else:
+            await call.answer(200, answer.whole(await _gather(fan, generation)))
 
 
-async def _stream(call: Call, fan: Fan, pieces: Pieces, answer: Answer) -> None:
-    await call.start_stream()
+async def gather(parts: Parts, generation: Generation) -> list[Choice]:
+    """Runs what is asked to its end."""
+    with Fan(parts.engine) as fan:
+        await fan.open(generation.asks)
+        parts.metrics.request_started()
+        return await _gather(fan, generation)
+
+
+async def _gather(fan: Fan, generation: Generation) -> list[Choice]:
+    choices = [Choice() for _ in range(generation.num_choices)]
+    while pieces := await fan.next():
+        for index, text in pieces:
+            choices[index].take(generation.read(index, text))
+    return choices
+
+
+async def _stream(call: Call, fan: Fan, pieces: Pieces, generation: Generation, answer: Answer) -> None:
+    await call.start_stream(answer.media_type, fail=answer.fail)
     try:
         while pieces:
-            events = b"".join([answer.events(index, text) for index, text in pieces])
-            if events:
-                await call.write(events)
+            spelled = b"".join([answer.spell(index, generation.read(index, text)) for index, text in pieces])
+            if spelled:
+                await call.write(spelled)
             pieces = await fan.next()
-        last = answer.closing()
     except ApiError as error:
-        last = event(error.body())
-    await call.end_stream(last + DONE)
+        await call.end_stream(answer.fail(error))
+    else:
+        await call.end_stream(answer.close())
