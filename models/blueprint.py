@@ -3,14 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
-
-import torch
+from typing import Protocol
 
 from corymb.kernels.attention import Attention, AttentionSpec
-from corymb.kernels.operations import Operations
 from corymb.kernels.torch_attention import TorchAttention
-from corymb.kernels.torch_operations import TorchOperations
 from corymb.models.architectures import read_config
 from corymb.models.builtin import HashModel, NoAttention, TapeModel, UniformModel
 from corymb.models.config import DecoderConfig, ModelConfig
@@ -19,8 +15,7 @@ from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
 from corymb.models.inventory import draft_layers
 from corymb.models.layers import attention_specs
-from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
-from corymb.models.makers import Makers
+from corymb.models.load import LoadOptions, load_model
 from corymb.models.mixers import state_specs
 from corymb.models.model import Model
 from corymb.models.precision import Precision
@@ -137,26 +132,10 @@ class DecoderBlueprint:
         return TorchAttention()
 
 
-def read_blueprint(
-    folder: Path,
-    *,
-    precision: Precision,
-    device: torch.device,
-    load_format: Literal["auto", "dummy"],
-    operations: Operations | None = None,
-    makers: Makers | None = None,
-) -> Blueprint:
+def read_blueprint(folder: Path, precision: Precision, options: LoadOptions) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
     if config.decoder is not None:
-        options = LoadOptions(
-            dtype=TORCH_DTYPES[precision.compute],
-            weights=precision.weights,
-            device=device,
-            load_format=load_format,
-            operations=operations or TorchOperations(),
-            makers=makers,
-        )
         return DecoderBlueprint(folder, config, config.decoder, precision, options)
     if precision.weights == "int8":
         raise UnsupportedModel(f"{config.architecture} has no weights to quantize; leave --quantization out.")

@@ -20,7 +20,7 @@ from corymb.models.config import ModelConfig
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
-from corymb.models.load import TORCH_DTYPES
+from corymb.models.load import TORCH_DTYPES, LoadOptions
 from corymb.models.memory import host_memory
 from corymb.models.model import Model
 from corymb.models.placement import Place
@@ -29,7 +29,7 @@ from corymb.models.precision import Precision, resolve_precision
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
-from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
+from corymb.models.sizing import PoolRequest, PoolSizes, TokenBytes, find_room, gib, size_pools
 from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
@@ -96,22 +96,16 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     precision = _precision(options, gpu)
     dtype = TORCH_DTYPES[precision.compute]
     pool_dtype = _pool_dtype(options, gpu, dtype)
-    blueprint = read_blueprint(
-        options.folder,
-        precision=precision,
-        device=device,
-        load_format=options.load_format,
-        operations=gpu.operations() if gpu else None,
-        makers=gpu.makers(dtype) if gpu else None,
-    )
-    if gpu and blueprint.state_specs:
-        raise UnsupportedModel(f"{blueprint.config.architecture} keeps recurrent state: it needs --device cpu.")
+    load = LoadOptions(dtype, precision.weights, device, options.load_format)
+    blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
     if gpu:
         gpu.suit(blueprint.attention_specs)
         if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
             raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
-    sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
+    state_bytes = sum(spec.size_bytes(dtype) for spec in blueprint.state_specs)
+    cost = replace(token_bytes(blueprint.attention_specs, pool_dtype), state=state_bytes)
+    sizes = _sizes(options, blueprint, context_length, cost, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
     with _stage(
         on_stage, "weights", f"{blueprint.config.architecture}, {gib(blueprint.weights_bytes)}, {precision.name}"
@@ -196,7 +190,7 @@ def _context_length(options: RunnerOptions, config: ModelConfig) -> int:
 
 
 def _sizes(
-    options: RunnerOptions, blueprint: Blueprint, context_length: int, dtype: torch.dtype, device: torch.device
+    options: RunnerOptions, blueprint: Blueprint, context_length: int, cost: TokenBytes, device: torch.device
 ) -> PoolSizes:
     share = options.mem_fraction_static
     if share is None and device.type == "cuda" and options.max_total_tokens is None:
@@ -213,8 +207,6 @@ def _sizes(
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else host_memory()
     room = find_room(memory, blueprint.weights_bytes, share)
-    state = sum(spec.size_bytes(dtype) for spec in blueprint.state_specs)
-    cost = replace(token_bytes(blueprint.attention_specs, dtype), state=state)
     return size_pools(cost, _window(blueprint), request, room)
 
 

@@ -2,19 +2,19 @@
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from corymb.cache.config import CacheConfig
 from corymb.kernels.attention import Attention, AttentionSpec, GraphAttention
 from corymb.kernels.mixed_attention import MixedAttention
-from corymb.kernels.operations import Operations
 from corymb.kernels.select import Selected, UnavailableBackend, has_flashinfer, select
 from corymb.kernels.torch_attention import TorchAttention
 from corymb.kernels.triton_attention import Limits, TritonAttention
 from corymb.kernels.triton_jit import Launch, is_interpreted
 from corymb.kernels.triton_operations import TritonOperations
+from corymb.kernels.triton_recurrence import TritonRecurrence
 from corymb.kernels.triton_sampling import TritonSampling
 from corymb.models.builtin import NoAttention
 from corymb.models.cuda_decode import Parts
@@ -28,12 +28,14 @@ from corymb.models.cuda_prefill import prefill_tiers
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
 from corymb.models.heads import BatchedHeads, SeparateHeads
+from corymb.models.load import LoadOptions
 from corymb.models.makers import Makers
 from corymb.models.model import Model, ScoringModel
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
+from corymb.models.states import StatePools
 
 HOPPER = (9, 0)
 INTERPRETED_SMS = 1
@@ -74,12 +76,16 @@ class CudaParts:
         except UnavailableBackend as error:
             raise UnsupportedModel(str(error)) from error
 
-    def operations(self) -> Operations:
-        """What a model's layers are built with."""
-        return TritonOperations(self.launch)
+    def equip(self, options: LoadOptions) -> LoadOptions:
+        """The same, with what this GPU's models are built with."""
+        return replace(
+            options,
+            operations=TritonOperations(self.launch),
+            recurrence=TritonRecurrence(self.launch, exact=self._options.attention.deterministic),
+            makers=self._makers(options.dtype),
+        )
 
-    def makers(self, dtype: torch.dtype) -> Makers:
-        """How its products are made."""
+    def _makers(self, dtype: torch.dtype) -> Makers:
         deterministic = self._options.attention.deterministic
         linear = CudaLinears(dtype, self.launch, self._options.fused_rows, deterministic=deterministic)
         return Makers(
@@ -132,14 +138,18 @@ class CudaParts:
             sampler=Sampler(config.num_rows, eos_ids, place, sampling),
             sampling=sampling,
             launch=self.launch,
+            states=StatePools(model.state_specs, config.num_states, dtype=dtype, place=place)
+            if model.state_specs
+            else None,
         )
 
     def capture(self, parts: Parts, config: CacheConfig) -> CudaRunner:
         """Captures the graphs."""
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
-        # Others depend on lengths that the host knows, which a graph would repeat.
+        # Others depend on lengths that the host knows, which a graph would repeat; so do recurrent layers of long rows.
         decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
-        prefill = options.prefill_graph_max_tokens if scoring and self.selected.prefill != "torch" else 0
+        in_pieces = scoring and not parts.states and self.selected.prefill != "torch"
+        prefill = options.prefill_graph_max_tokens if in_pieces else 0
         return CudaRunner(
             parts,
             self.device,

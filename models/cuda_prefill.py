@@ -23,7 +23,6 @@ from corymb.kernels.attention import (
 from corymb.models.cuda_decode import Parts, padding_plan
 from corymb.models.cuda_device import Between, Device
 from corymb.models.cuda_staging import Shape, Staging, Wide, layout_of
-from corymb.models.model import Batch
 
 MOST_WANTED = 64  # tokens of a step that are sampled from
 MOST_PADDING = 64  # tokens, of a short step; of a longer one a sixteenth
@@ -125,7 +124,7 @@ class Prefill:
     def _work(self, between: Between, wide: Wide, layout: RaggedLayout) -> None:
         parts = self._parts
         stand_in = CutAttention(self, between)
-        batch = Batch(wide.token_ids, wide.positions, layout, stand_in, parts.kv, parts.rows.prompts, self._wanted)
+        batch = parts.batch(wide, layout, stand_in, self._wanted)
         self._hidden = self._device.borrow(parts.model.forward(batch))
 
     def attend(
