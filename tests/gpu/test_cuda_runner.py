@@ -19,6 +19,7 @@ from corymb.models.cuda_build import CudaParts, make_device
 from corymb.models.cuda_graphs import tiers
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_runner import CudaRunner
+from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
 from corymb.models.inventory import expected_tensors
 from corymb.models.load import LoadOptions, load_model
@@ -371,6 +372,14 @@ def test_build_makes_a_gpus_runner(folder) -> None:
     plan = Hand(num_tokens=200).plan([request(1, np.arange(3, 9, dtype=np.int32), **GREEDY)])
     expected = cpu_runner(path, TINY).launch(plan).wait()
     assert built.runner.launch(plan).wait().token_ids.tolist() == expected.token_ids.tolist()
+
+
+def test_latents_in_8_bits_are_refused_before_weights_are_read(folder) -> None:
+    path = folder(DEEPSEEK)
+    (path / "model.safetensors").unlink()
+    options = RunnerOptions(path, device="cuda", dtype="float32", max_total_tokens=64, kv_cache_dtype="fp8_e4m3")
+    with pytest.raises(UnsupportedModel, match="Latents are not kept in fp8_e4m3; leave --kv-cache-dtype out"):
+        build(options, lambda *_: None)
 
 
 @pytest.mark.parametrize(("config", "prefill_tokens"), [(TINY, 32), (SLIDING, 0)], ids=["captured", "sliding"])
