@@ -17,9 +17,11 @@ from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
-from corymb.models.layers import attention_spec
-from corymb.models.linear import MakeLinear
+from corymb.models.inventory import draft_layers
+from corymb.models.layers import attention_specs
 from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
+from corymb.models.makers import Makers
+from corymb.models.mixers import state_specs
 from corymb.models.model import Model
 from corymb.models.precision import Precision
 from corymb.models.states import StateSpec
@@ -105,12 +107,12 @@ class DecoderBlueprint:
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
-        return [attention_spec(self.decoder, layer) for layer in self.decoder.layers]
+        return attention_specs(self.decoder)
 
     @property
     def state_specs(self) -> Sequence[StateSpec]:
         """See Blueprint."""
-        return ()
+        return state_specs(self.decoder)
 
     @property
     def weights_bytes(self) -> int:
@@ -119,7 +121,8 @@ class DecoderBlueprint:
 
     def load(self, on_progress: OnProgress) -> Model:
         """See Blueprint."""
-        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder)
+        ignored = draft_layers(self.decoder)
+        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder, ignored=ignored)
         done = 0
 
         def advance(num_bytes: int) -> None:
@@ -141,7 +144,7 @@ def read_blueprint(
     device: torch.device,
     load_format: Literal["auto", "dummy"],
     operations: Operations | None = None,
-    make_linear: MakeLinear | None = None,
+    makers: Makers | None = None,
 ) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
@@ -152,7 +155,7 @@ def read_blueprint(
             device=device,
             load_format=load_format,
             operations=operations or TorchOperations(),
-            make_linear=make_linear,
+            makers=makers,
         )
         return DecoderBlueprint(folder, config, config.decoder, precision, options)
     if precision.weights == "int8":

@@ -102,10 +102,14 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         device=device,
         load_format=options.load_format,
         operations=gpu.operations() if gpu else None,
-        make_linear=gpu.make_linear(dtype) if gpu else None,
+        makers=gpu.makers(dtype) if gpu else None,
     )
     if gpu and blueprint.state_specs:
         raise UnsupportedModel(f"{blueprint.config.architecture} keeps recurrent state: it needs --device cpu.")
+    if gpu:
+        gpu.suit(blueprint.attention_specs)
+        if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
+            raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
@@ -232,6 +236,7 @@ def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: 
         max_states_per_path=options.max_states_per_path,
         page_size=options.page_size,
         num_rows=options.max_running_requests + 1,
+        has_index=any(spec.index is not None for spec in blueprint.attention_specs),
         context_length=context_length,
         eviction=options.eviction,
         enable_prefix_cache=options.enable_prefix_cache,

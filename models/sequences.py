@@ -9,6 +9,7 @@ from torch import Tensor
 
 from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
 from corymb.models.model import Batch, Model
+from corymb.models.pools import kv_layer
 from corymb.models.states import StateSpec
 
 
@@ -46,8 +47,7 @@ class Sequences:
         table = scattered.view(num_rows, context_length).contiguous()
         sliding = torch.zeros(num_slots, dtype=torch.int32)
         sliding[1:] = torch.randperm(num_slots - 1, generator=generator).int() + 1
-        shapes = [(num_slots, spec.num_kv_heads, spec.head_dim) for spec in specs]
-        kv = [KVLayer(torch.full(shape, torch.nan), torch.full(shape, torch.nan)) for shape in shapes]
+        kv = [kv_layer(spec, num_slots, lambda shape: torch.full(shape, torch.nan)) for spec in specs]
         states = [
             torch.full((num_rows, *spec.shape), torch.nan, dtype=spec.dtype or torch.float32) for spec in state_specs
         ]
