@@ -84,6 +84,12 @@ FALCON_H1 = {
     "mamba_n_heads": 8,
     "mamba_d_state": 128,
 }
+GPT_OSS = {
+    **MIXTRAL,
+    "architectures": ["GptOssForCausalLM"],
+    "head_dim": 64,
+    "sliding_window": 20,
+}
 PROMPTS = {
     row: [(31 * row + 7 * index) % 1000 for index in range(length)] for row, length in [(1, 5), (2, 33), (3, 60)]
 }
@@ -93,8 +99,8 @@ COMPANY = [(1,), (3, 1), (1, 2, 3), (2, 3, 1), tuple(range(1, 18)), tuple(range(
 @pytest.mark.parametrize("weights", ["float32", "float16", "int8"])
 @pytest.mark.parametrize(
     "config",
-    [LLAMA, GEMMA, MIXTRAL, DEEPSEEK, QWEN35, FALCON_H1],
-    ids=["llama", "gemma", "mixtral", "deepseek", "qwen3.5", "falcon-h1"],
+    [LLAMA, GEMMA, MIXTRAL, GPT_OSS, DEEPSEEK, QWEN35, FALCON_H1],
+    ids=["llama", "gemma", "mixtral", "gpt-oss", "deepseek", "qwen3.5", "falcon-h1"],
 )
 def test_row_gives_the_same_bits_in_any_company(tmp_path: Path, config: dict, weights: WeightType) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
