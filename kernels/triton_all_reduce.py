@@ -21,7 +21,7 @@ def meet(signals: tl.tensor, slot: tl.tensor, RANK: tl.constexpr, RANKS: tl.cons
     differences count, so they may run over. Nobody can be two meetings ahead.
     """
     own = tl.load(signals + RANK).to(tl.pointer_type(tl.int32)) + slot * RANKS
-    meeting = tl.load(own + RANK) + 1  # only this program counts its own
+    meeting = tl.load(own + RANK, cache_modifier=".cg") + 1  # only this program counts its own
     tl.debug_barrier()
     tl.store(own + RANK, meeting)
     for step in tl.static_range(1, RANKS):
