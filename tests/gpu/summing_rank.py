@@ -7,6 +7,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -86,7 +87,7 @@ def check_picks(host: GlooGroup, pick: Pick, between: Callable[[], object]) -> N
 def picking_interpreted(host: GlooGroup, folder: Path) -> tuple[Pick, Callable[[], object]]:
     """The kernel, on memory that the ranks' processes share."""
     launch = Launch(interpreted=True, early=False, num_sms=3)
-    flags, buffer = shared(host, folder, "flags", 4096), shared(host, folder, "picked", 8 * MOST_PICKED_ROWS)
+    flags, buffer = shared(host, folder, "picking", 8192), shared(host, folder, "picked", 8 * MOST_PICKED_ROWS)
     pick_rows = PickRows(flags, launch, rank=host.rank, size=host.size)
 
     def pick(scores: Tensor, own: Choice, first: int) -> Choice:
@@ -105,16 +106,15 @@ def interpreted(host: GlooGroup, folder: Path) -> Iterator[tuple[str, torch.dtyp
     """The kernel, on memory that the ranks' processes share. Odd widths, fewer programs than rows, and more."""
     launch = Launch(interpreted=True, early=False, num_sms=3)
     shapes = [(1, 40), (5, 48), (2, 64), (7, 33)]
-    flags, *buffers = (shared(host, folder, name, 4096) for name in ("flags", "first", "second"))
+    flags, *buffers = (shared(host, folder, name, 8192) for name in ("flags", "first", "second"))
     host.least([0])
-    sum_rows, turn = SumRows(flags, launch, rank=host.rank, size=host.size), 0
+    for pushed in (0, 7):
+        sum_rows, turn = SumRows(flags, launch, rank=host.rank, size=host.size, pushed=pushed), cycle(buffers)
 
-    def work(x: Tensor, residual: Tensor | None, norm: Norm | None) -> Tensor:
-        nonlocal turn
-        turn = 1 - turn
-        return sum_rows(x, buffers[turn], residual=residual, norm=norm)
+        def work(x: Tensor, residual: Tensor | None, norm: Norm | None, sum_rows=sum_rows, turn=turn) -> Tensor:
+            return sum_rows(x, next(turn), residual=residual, norm=norm)
 
-    yield "fused", torch.float32, shapes, work
+        yield f"{pushed} rows pushed", torch.float32, shapes, work
 
 
 def shared(host: GlooGroup, folder: Path, name: str, num_bytes: int) -> Tensor:
@@ -150,9 +150,14 @@ def on_gpu(ranks: Ranks, host: GlooGroup) -> Iterator[tuple[str, torch.dtype, li
     if host.rank == 0:
         print(group.detail)
     buffers = Buffers(4096 * 4096, torch.bfloat16, device.device)
-    ways = [group, Fused(buffers, launch, device.device), Torch(buffers, shots=1), Torch(buffers, shots=2), Nccl()]
-    shapes = [(1, 4096), (3, 4096), (64, 4096), (256, 4096), (1000, 4096)]
+    pushed = Buffers(host.size * 64 * 4096, torch.bfloat16, device.device)
+    ways = [group, Fused(buffers, launch, device.device), Fused(pushed, launch, device.device, pushed=64)]
+    ways += [Torch(buffers, shots=1), Torch(buffers, shots=2), Nccl()]
+    torch.cuda.synchronize()
+    host.least([0])
     for way in ways:
+        most = getattr(way, "most_rows", 1000)
+        shapes = [(count, 4096) for count in (1, 3, 64, 256, 1000) if count <= most]
 
         def work(x: Tensor, residual: Tensor | None, norm: Norm | None, way=way) -> Tensor:
             def twice() -> Tensor:  # the second sum takes the other buffer: see Buffers
