@@ -86,7 +86,7 @@ class Decode:
         self._attention.plan_captured()
         begin(self._parts, self._staged, self._wide)
         self._scores = self._model.head(self._parts.model.forward(self._batch))
-        choice = self._parts.sampling.greedy(self._scores)
+        choice = self._model.vocabulary.greedy(self._scores, self._parts.sampling)
         end(self._parts, choice, self._staged.target_rows, self._reported)
 
 
