@@ -10,6 +10,7 @@ from corymb.kernels import logit_edits
 from corymb.kernels.logit_edits import Entries
 from corymb.kernels.noise import row_keys
 from corymb.kernels.sampling import Choice, Draws, Sampling, TorchSampling
+from corymb.models.group import ALONE, Group
 from corymb.models.penalties import Said
 from corymb.models.placement import Place
 from corymb.models.settings import Needs, Settings
@@ -19,13 +20,25 @@ Index = NDArray[np.int64]
 
 
 class Sampler:
-    """Owns the sampling state of all rows. A batch of greedy rows without edits costs one pass over its logits."""
+    """Owns the sampling state of all rows. A batch of greedy rows without edits costs one pass over its logits.
 
-    def __init__(self, num_rows: int, eos_ids: frozenset[int], place: Place, sampling: Sampling | None = None) -> None:
+    Of several ranks all choose, from the same logits, and keep what rank 0 chose.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        eos_ids: frozenset[int],
+        place: Place,
+        sampling: Sampling | None = None,
+        *,
+        group: Group = ALONE,
+    ) -> None:
         self._sampling: Sampling = sampling or TorchSampling()
         self.settings = Settings(num_rows, eos_ids)
         self._said = Said(num_rows, place)
         self._place = place
+        self._group = group
 
     def open(self, opened: Opened) -> None:
         """A request took a row."""
@@ -37,11 +50,14 @@ class Sampler:
         """The next token of `rows` [N], each with so many output tokens, from logits [N, V], which it may change."""
         needs = self.settings.required(rows, num_outputs)
         if not (needs & ~np.uint8(Needs.LOGPROBS | Needs.EMBEDDING)).any():
-            return self._sampling.greedy(logits)
+            choice = self._sampling.greedy(logits)
+            self._group.copy_from_first(choice.token_ids)
+            return choice
         penalized = np.flatnonzero(needs & Needs.PENALTIES)
         self._edit(logits, rows, needs)
         choice = self._sampling.greedy(logits)
         self._draw(choice, logits, rows, num_outputs)
+        self._group.copy_from_first(choice.token_ids)
         if len(penalized):
             self._said.append(rows[penalized], choice.token_ids[self._place(penalized)])
         return choice
