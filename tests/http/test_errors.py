@@ -91,6 +91,15 @@ def test_unknown_fields_are_named(tape_server) -> None:
     assert streamed.headers["x-ignored-fields"] == "some_future_field"
 
 
+def test_members_of_stream_options_without_effect_are_named(tape_server) -> None:
+    options = {"include_usage": True, "include_obfuscation": True}
+    for response in (
+        chat(tape_server, tape("a"), stream=True, stream_options=options),
+        complete(tape_server, tape("a"), stream=True, stream_options=options),
+    ):
+        assert response.headers["x-ignored-fields"] == "stream_options.include_obfuscation"
+
+
 def test_fields_without_effect_under_this_configuration_are_named() -> None:
     with simulated("tape", uses_priority=False, uses_routing_key=False) as server:
         response = chat(server, tape("a"), priority=1, routing_key="x", cache_salt="y")
