@@ -8,10 +8,16 @@ Where to read, by what you look for:
                  the detokenizer's: detokenizer_process → detokenizer, stops
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
-                 → completions, chat_completions, native, text_routes → requests → fan → engine
-    its way in   body, fields, sampling_fields, native_fields, seeds
-                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling), grammars → asks
-    its way out  answer: completion_answer, chat_answer, native_answer; logprobs, usage, stream_usage, sse; errors
+                 → completions, chat_completions, responses (response_store), anthropic, ollama, native,
+                 text_routes
+                 → requests → fan → engine
+    its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;
+                 anthropic_fields, anthropic_content; ollama_fields
+                 → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → chatting, asks
+    grammars     grammars → grammar_store → compiler · its own process: compiler_process (compiling, vocabulary)
+    its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: responses_answer,
+                 anthropic_answer, ollama_answer (json_arguments)
+                 logprobs, usage, stream_usage, sse; errors, error_shapes
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
 
 The main and the detokenizer process never import torch.

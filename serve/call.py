@@ -2,10 +2,11 @@
 
 import asyncio
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.types import Receive, Scope, Send
 
+from corymb.serve.error_shapes import spelled_error
 from corymb.serve.errors import ApiError
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -27,6 +28,7 @@ class Call:
         self.extra_headers: list[tuple[bytes, bytes]] = []  # for whatever response follows
         self.ignored: dict[str, None] = {}  # fields of the body that had no effect, in order
         self._send = send
+        self._spell_failure: Callable[[ApiError], bytes] | None = None  # of a stream that has begun
 
     @property
     def path(self) -> str:
@@ -73,14 +75,16 @@ class Call:
         await self._send({"type": "http.response.body", "body": content, "more_body": False})
 
     async def refuse(self, error: ApiError) -> None:
-        """Sends an error as the whole response."""
-        await self.answer(error.status, error.body(), headers=[JSON, *error.headers()])
+        """Sends an error: as the whole response, or as the end of the stream that has begun."""
+        if self._spell_failure is not None:
+            await self.end_stream(self._spell_failure(error))
+        else:
+            await self.answer(error.status, spelled_error(self.path, error), headers=[JSON, *error.headers()])
 
-    async def start_stream(self) -> None:
-        """Sends the head of a stream of server-sent events."""
-        await self._start(
-            200, [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-        )
+    async def start_stream(self, media_type: bytes, *, fail: Callable[[ApiError], bytes]) -> None:
+        """Sends the head of a stream. `fail` spells what ends it early."""
+        await self._start(200, [(b"content-type", media_type), (b"cache-control", b"no-cache")])
+        self._spell_failure = fail
 
     async def write(self, events: bytes) -> None:
         """Sends a part of the stream; waits while the client reads too slowly."""

@@ -1,32 +1,19 @@
 """POST /v1/chat/completions."""
 
-from typing import Any
-
 from corymb.serve.answer import Head
-from corymb.serve.asks import Ask, Room, check_choices
 from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chat_answer import ChatAnswer
-from corymb.serve.conversation import Conversation, conversation_fields
+from corymb.serve.chatting import Chatting
+from corymb.serve.conversation import conversation_fields
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
 from corymb.serve.parts import Parts
-from corymb.serve.prompts import PromptEncoder
-from corymb.serve.requests import generate, new_rid, now_s, read_fields, read_model, request_fields, routing, table
-from corymb.serve.sampling_fields import (
-    MAX_NEW_TOKENS,
-    MAX_TOP_LOGPROBS,
-    check_min,
-    openai_logprobs,
-    sampling,
-    sampling_fields,
-    structure_fields,
-    text_options,
-)
+from corymb.serve.requests import generate, now_s, read_fields, read_model, request_fields, table
+from corymb.serve.sampling_fields import MAX_NEW_TOKENS, MAX_TOP_LOGPROBS, sampling_fields, structure_fields
 from corymb.serve.settings import HttpSettings
 from corymb.serve.stream_usage import StreamUsage, read_stream_options
-from corymb.serve.usage import Usage
 
 
 def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
@@ -63,6 +50,11 @@ def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
         ignored("prompt_cache_key", "the cache finds prefixes by itself; see `cache_salt`"),
         ignored("safety_identifier", "not used"),
         ignored("service_tier", "there is one"),
+        ignored("prompt_cache_options", "the cache finds prefixes by itself"),
+        ignored("prompt_cache_retention", "what was used last stays longest"),
+        ignored("verbosity", "say it in the messages"),
+        ignored("reasoning_effort", "say it in `chat_template_kwargs`"),
+        refused("moderation", "this server does not moderate"),
     ]
     shared = (sampling_fields(info.vocab_size), request_fields(settings), structure_fields())
     return table(own, others, conversation_fields(), *shared)
@@ -84,48 +76,24 @@ class ChatCompletions:
     """Reads, runs and answers chat completions."""
 
     def __init__(self, parts: Parts) -> None:
-        info, settings = parts.engine.info, parts.settings
         self._parts = parts
-        self._fields = chat_fields(info, settings)
-        self._room = Room(info.context_length, settings.clamp_max_tokens)
-        self._conversation = Conversation(parts.chat_template, PromptEncoder(parts.tokenizer, self._room))
+        self._fields = chat_fields(parts.engine.info, parts.settings)
+        self._chatting = Chatting(parts)
 
     async def __call__(self, call: Call) -> None:
         """Handles one request."""
         body = await read_json(call, self._parts.settings)
         values = read_fields(self._fields, body, call)
         model = read_model(self._parts.engine.info, values)
-        check_choices(1, values.get("n", 1), self._parts.settings.max_choices)
-        ask = await self._ask(values)
+        limit = "max_completion_tokens" if "max_completion_tokens" in values else "max_tokens"
+        if limit in values:
+            values["max_tokens"] = values[limit]
+        generation = await self._chatting.generation(values, kind="chatcmpl", limit=limit)
+        rid = generation.asks[0].rid
         answer = ChatAnswer(
-            Head(ask.rid, "chat.completion", now_s(), model),
-            Head(ask.rid, "chat.completion.chunk", now_s(), model),
-            usage=Usage([len(ask.token_ids)], ask.n),
+            Head(rid, "chat.completion", now_s(), model),
+            Head(rid, "chat.completion.chunk", now_s(), model),
+            usage=generation.usage,
             stream_usage=values.get("stream_options", StreamUsage()),
         )
-        await generate(call, self._parts, [ask], answer, stream=values.get("stream", False))
-
-    async def _ask(self, values: dict[str, Any]) -> Ask:
-        logprobs = self._logprobs(values)
-        rendered = await self._conversation.render(values)
-        limit = "max_completion_tokens" if "max_completion_tokens" in values else "max_tokens"
-        max_new = self._room.new_tokens(len(rendered.token_ids), values.get(limit), None, param=limit)
-        min_new = values.get("min_tokens", 0)
-        check_min("min_tokens", min_new, max_new)
-        settings, vocab_size = self._parts.settings, self._parts.engine.info.vocab_size
-        return Ask(
-            rid=values.get("rid") or new_rid("chatcmpl"),
-            token_ids=rendered.token_ids,
-            sampling=sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size),
-            text=text_options(values, min_new=min_new),
-            logprobs=openai_logprobs(logprobs),
-            n=values.get("n", 1),
-            routing=routing(values),
-        )
-
-    def _logprobs(self, values: dict[str, Any]) -> int | None:
-        if values.get("logprobs"):
-            return int(values.get("top_logprobs", 0))
-        if values.get("top_logprobs"):
-            raise invalid("top_logprobs", "needs `logprobs` to be true.")
-        return None
+        await generate(call, self._parts, generation, answer, stream=values.get("stream", False))

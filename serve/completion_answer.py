@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from corymb.scheduler.messages import Text, TextLogprob
-from corymb.serve.answer import Choice, Head, encode, finish_json, joined
+from corymb.scheduler.messages import TextLogprob
+from corymb.serve import sse
+from corymb.serve.answer import OPEN, Choice, Head, encode, finish_json, joined
+from corymb.serve.errors import ApiError
+from corymb.serve.events import Content, Event, Finished
 from corymb.serve.logprobs import CompletionLogprobs
 from corymb.serve.prompts import Prompt
 from corymb.serve.stream_usage import StreamUsage
@@ -26,6 +29,8 @@ class CompletionView:
 class CompletionAnswer:
     """Spells completions; with `echo`, each choice starts with its prompt."""
 
+    media_type = sse.MEDIA_TYPE
+
     def __init__(
         self, head: Head, view: CompletionView, tokenizer: Tokenizer, *, usage: Usage, stream_usage: StreamUsage
     ) -> None:
@@ -34,44 +39,44 @@ class CompletionAnswer:
         self._tokenizer = tokenizer
         self._usage = usage
         self._stream_usage = stream_usage
-        self._choices: dict[int, Choice] = {}
         self._spellers: dict[int, CompletionLogprobs] = {}
 
-    def events(self, index: int, text: Text) -> bytes:
+    def spell(self, index: int, events: Sequence[Event]) -> bytes:
         """Text as it comes, then the reason of the finish once."""
+        is_last = isinstance(events[-1], Finished)
+        return b"".join([self._spell_one(index, event, is_last=is_last) for event in events])
+
+    def _spell_one(self, index: int, event: Event, *, is_last: bool) -> bytes:
+        if isinstance(event, Finished):
+            return self._chunk(index, "", b"null", finish_json(event.finish))
+        assert isinstance(event, Content), "completions are not parsed"
         is_first = index not in self._spellers
         speller = self._spellers.setdefault(index, CompletionLogprobs())
-        self._usage.add(index, text)
-        echoed = self._echo(index) if is_first and self._view.echo else ""
-        logprobs = self._logprobs(index, speller, text.prompt_logprobs or (), text.logprobs or ())
-        events = b""
-        if echoed or text.text or logprobs != b"null" or (self._stream_usage.always and text.finish is None):
-            events = self._chunk(index, echoed + text.text, logprobs, _OPEN)
-        if text.finish is not None:
-            events += self._chunk(index, "", b"null", finish_json(text.finish))
-        return events
+        text = (self._echo(index) if is_first and self._view.echo else "") + event.text
+        logprobs = self._logprobs(index, speller, event.prompt_logprobs, event.logprobs)
+        if text or logprobs != b"null" or (self._stream_usage.always and not is_last):
+            return self._chunk(index, text, logprobs, OPEN)
+        return b""
 
     def _chunk(self, index: int, text: str, logprobs: bytes, finish: bytes) -> bytes:
         usage = self._stream_usage.on_chunk(self._usage)
         parts = (self._head, index, encode(text), logprobs, finish, usage)
         return b'data: %b,"choices":[{"index":%d,"text":%b,"logprobs":%b,%b}]%b}\n\n' % parts
 
-    def closing(self) -> bytes:
+    def close(self) -> bytes:
         """The usage chunk, where it was asked for."""
-        return self._stream_usage.closing(self._head, self._usage)
+        return self._stream_usage.closing(self._head, self._usage) + sse.DONE
 
-    def add(self, index: int, text: Text) -> None:
-        """Keeps a piece for the body."""
-        self._choices.setdefault(index, Choice()).add(text)
-        self._usage.add(index, text)
+    def fail(self, error: ApiError) -> bytes:
+        """The error as an event."""
+        return sse.failure(error)
 
-    def body(self) -> bytes:
+    def whole(self, choices: Sequence[Choice]) -> bytes:
         """The whole completion."""
-        choices = joined([self._choice(index) for index in sorted(self._choices)])
-        return b'%b,"choices":%b,"usage":%b}' % (self._head, choices, self._usage.json())
+        spelled = joined([self._choice(index, choice) for index, choice in enumerate(choices)])
+        return b'%b,"choices":%b,"usage":%b}' % (self._head, spelled, self._usage.json())
 
-    def _choice(self, index: int) -> bytes:
-        choice = self._choices[index]
+    def _choice(self, index: int, choice: Choice) -> bytes:
         assert choice.finish is not None
         text = (self._echo(index) if self._view.echo else "") + choice.text
         logprobs = self._logprobs(index, CompletionLogprobs(), choice.prompt_logprobs, choice.logprobs)
@@ -106,6 +111,3 @@ class CompletionAnswer:
 
     def _is_skipped(self, entry: TextLogprob) -> bool:
         return self._view.skip_special_tokens and self._tokenizer.is_special(entry.token_id)
-
-
-_OPEN = b'"finish_reason":null'

@@ -11,6 +11,7 @@ from corymb.serve.completion_answer import CompletionAnswer, CompletionView
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
+from corymb.serve.generation import Generation
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import Prompt, PromptEncoder, encode_prompts, read_prompts
 from corymb.serve.requests import generate, new_rid, now_s, read_fields, read_model, request_fields, routing, table
@@ -26,7 +27,6 @@ from corymb.serve.sampling_fields import (
 )
 from corymb.serve.settings import HttpSettings
 from corymb.serve.stream_usage import StreamUsage, read_stream_options
-from corymb.serve.usage import Usage
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -78,9 +78,9 @@ class Completions:
         values = read_fields(self._fields, body, call)
         model = read_model(self._parts.engine.info, values)
         prompts = await self._read_prompts(values)
-        asks = self._asks(values, prompts)
-        answer = self._answer(values, model, prompts, asks)
-        await generate(call, self._parts, asks, answer, stream=values.get("stream", False))
+        generation = Generation(self._asks(values, prompts))
+        answer = self._answer(values, model, prompts, generation)
+        await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
 
     async def _read_prompts(self, values: dict[str, Any]) -> list[Prompt]:
         if "prompt" not in values:
@@ -116,21 +116,21 @@ class Completions:
         )
 
     def _answer(
-        self, values: dict[str, Any], model: str, prompts: Sequence[Prompt], asks: Sequence[Ask]
+        self, values: dict[str, Any], model: str, prompts: Sequence[Prompt], generation: Generation
     ) -> CompletionAnswer:
-        n = values.get("n", 1)
         view = CompletionView(
             prompts=prompts,
-            n=n,
+            n=values.get("n", 1),
             echo=values.get("echo", False),
             logprobs="logprobs" in values,
             skip_special_tokens=values.get("skip_special_tokens", True),
         )
+        asks = generation.asks
         rid = asks[0].rid if len(asks) == 1 else asks[0].rid.rpartition("/")[0]
         return CompletionAnswer(
             Head(rid, "text_completion", now_s(), model),
             view,
             self._parts.tokenizer,
-            usage=Usage([len(prompt.token_ids) for prompt in prompts], n),
+            usage=generation.usage,
             stream_usage=values.get("stream_options", StreamUsage()),
         )

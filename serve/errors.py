@@ -35,6 +35,7 @@ KINDS: Mapping[str, Kind] = {
         Kind(404, "invalid_request_error", "model_not_found", "No served model has this name."),
         Kind(404, "invalid_request_error", "route_not_found", "No such route."),
         Kind(404, "invalid_request_error", "rid_not_found", "No open request has this `rid`."),
+        Kind(404, "invalid_request_error", "response_not_found", "No response with this id is stored, or running."),
         Kind(405, "invalid_request_error", "method_not_allowed", "The `Allow` header lists the right methods."),
         Kind(408, "invalid_request_error", "request_timeout", "The body did not arrive in time."),
         Kind(409, "invalid_request_error", "cache_in_use", "Requests are running, so the cache cannot be flushed."),

@@ -24,6 +24,11 @@ class Field:
     treatment: Treatment = "honoured"
 
 
+def translated(name: str, accepts: str) -> Field:
+    """A field of another dialect: its value is checked where it has become one of chat completions."""
+    return Field(name, accepts, lambda _, value: value)
+
+
 def integer(name: str, low: int, high: int) -> Field:
     """A whole number within [low, high]. `16.0` is one, `true` is not."""
 

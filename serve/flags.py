@@ -76,7 +76,7 @@ def parser(program: str) -> Parser:
         allow_abbrev=False,
         formatter_class=_Formatter,
     )
-    made.add_argument("--version", action="version", version=f"corymb {_version()}")
+    made.add_argument("--version", action="version", version=f"corymb {installed_version()}")
     _add_model(made.add_argument_group("model and tokenizer"))
     _add_http(made.add_argument_group("HTTP"))
     _add_scheduler(made.add_argument_group("scheduler"))
@@ -136,6 +136,11 @@ def _add_http(group: Any) -> None:
     add("--decode-log-interval", metavar="N", type=positive, help="a line of figures every N steps (default: none)")
     add("--enable-metrics", "--enable-cache-report", action="store_true", help="always on; for existing commands")
     add("--incremental-streaming-output", action="store_true", help="/generate streams deltas, not the text so far")
+    add(
+        "--enable-response-store",
+        action="store_true",
+        help="keep responses for previous_response_id (64 MiB of memory)",
+    )
     add("--allow-auto-truncate", action="store_true", help="cut max_tokens to what the context has left")
     add(
         "--sampling-defaults",
@@ -266,7 +271,8 @@ def _add_tests(made: Parser) -> None:
     add("--test-failpoint", action="append", default=[], help=hidden)
 
 
-def _version() -> str:
+def installed_version() -> str:
+    """The version of the installed package."""
     try:
         return version("corymb")
     except PackageNotFoundError:

@@ -10,8 +10,12 @@ _LOWEST = -9999.0  # stands for minus infinity, which JSON cannot hold
 
 def chat(entries: Sequence[TextLogprob]) -> dict[str, Any]:
     """`logprobs` of a chat choice."""
-    content = [{**_token(entry), "top_logprobs": [_token(other) for other in entry.top]} for entry in entries]
-    return {"content": content, "refusal": None}
+    return {"content": entries_of(entries), "refusal": None}
+
+
+def entries_of(entries: Sequence[TextLogprob]) -> list[dict[str, Any]]:
+    """An object a token, with its alternatives."""
+    return [{**_token(entry), "top_logprobs": [_token(other) for other in entry.top]} for entry in entries]
 
 
 def _token(entry: TextLogprob) -> dict[str, Any]:

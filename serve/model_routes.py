@@ -48,6 +48,7 @@ class ModelRoutes:
             "tokenizer_path": info.tokenizer_path,
             "served_model_name": info.names[0],
             "is_generation": True,
+            "model_type": info.architecture,
             "context_length": info.context_length,
             "vocab_size": info.vocab_size,
             "eos_token_ids": list(info.eos_ids),
@@ -61,6 +62,7 @@ class ModelRoutes:
         info, stats = self._engine.info, self._engine.stats
         answer = {
             **info.config,
+            "version": info.version,
             "state": self._engine.state,
             "served_model_names": list(info.names),
             "model_path": info.path,

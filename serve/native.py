@@ -8,6 +8,7 @@ from corymb.serve.asks import Ask, Room, check_choices, rids
 from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.errors import invalid, shown
+from corymb.serve.generation import Generation
 from corymb.serve.native_answer import NativeAnswer, NativeView
 from corymb.serve.native_fields import Each, native_fields, native_sampling_fields
 from corymb.serve.parts import Parts
@@ -44,8 +45,9 @@ class Native:
             incremental=self._parts.settings.incremental_streaming_output,
             text_in_logprobs=values.get("return_text_in_logprobs", False),
         )
-        answer = NativeAnswer(asks, view)
-        await generate(call, self._parts, asks, answer, stream=values.get("stream", False))
+        generation = Generation(asks)
+        answer = NativeAnswer(generation, view)
+        await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
 
     def _read_sampling(self, values: dict[str, Any], count: int, call: Call) -> list[dict[str, Any]]:
         given = values.get("sampling_params", {})

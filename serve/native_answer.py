@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corymb.scheduler.messages import Finish, Text, TextLogprob
+from corymb.scheduler.messages import Finish, TextLogprob
 from corymb.serve import logprobs as spell
-from corymb.serve.answer import encode, joined
+from corymb.serve import sse
+from corymb.serve.answer import Choice, encode, joined
 from corymb.serve.asks import Ask
-from corymb.serve.sse import event
+from corymb.serve.errors import ApiError
+from corymb.serve.events import Content, Counts, Event, Finished
+from corymb.serve.generation import Generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +54,10 @@ class NativeChoice:
         self._rid = rid
         self._ask = ask
         self._view = view
+        self._finish: Finish | None = None
         self._text = JsonParts(b'"', b'"', b"")
         self._ids = JsonParts(b"[", b"]", b",")
         self._logprobs: dict[str, JsonParts] = {}
-        self._last: Text | None = None
         if ask.logprobs is not None:
             names = ["token_logprobs"]
             names += ["top_logprobs"] if ask.logprobs.top else []
@@ -63,13 +66,16 @@ class NativeChoice:
                 f"{side}_{name}": JsonParts(b"[", b"]", b",") for side in ("input", "output") for name in names
             }
 
-    def add(self, text: Text) -> None:
-        """Takes a piece."""
-        self._text.add(encode(text.text)[1:-1])
-        self._ids.add(encode(text.token_ids)[1:-1])
-        self._add_logprobs("input", text.prompt_logprobs or ())
-        self._add_logprobs("output", text.logprobs or ())
-        self._last = text
+    def add(self, event: Event) -> None:
+        """Takes what came next."""
+        if isinstance(event, Finished):
+            self._finish = event.finish
+            return
+        assert isinstance(event, Content), "native answers are not parsed"
+        self._text.add(encode(event.text)[1:-1])
+        self._ids.add(encode(event.token_ids)[1:-1])
+        self._add_logprobs("input", event.prompt_logprobs)
+        self._add_logprobs("output", event.logprobs)
 
     def _add_logprobs(self, side: str, entries: Sequence[TextLogprob]) -> None:
         if not entries or not self._logprobs:
@@ -84,12 +90,10 @@ class NativeChoice:
             if parts is not None:
                 parts.add(encode(spelled(entries, with_text=self._view.text_in_logprobs))[1:-1])
 
-    def json(self, index: int | None) -> bytes:
-        """The object for this choice. `index` is told in streams of several choices."""
-        assert self._last is not None
-        meta = [encode(self._meta(self._last))[1:-1]]
+    def json(self, counts: Counts, *, place: bytes = b"") -> bytes:
+        """The object for this choice. `place`: a member that tells which one it is in a stream of several."""
+        meta = [encode(self._meta(counts))[1:-1]]
         meta += [b'"%b":%b' % (name.encode(), parts.json()) for name, parts in self._logprobs.items()]
-        place = b"" if index is None else b',"index":%d' % index
         parts = (self._text.json(), self._ids.json(), b",".join(meta), place)
         return b'{"text":%b,"output_ids":%b,"meta_info":{%b}%b}' % parts
 
@@ -98,19 +102,19 @@ class NativeChoice:
         for parts in (self._text, self._ids, *self._logprobs.values()):
             parts.clear()
 
-    def _meta(self, last: Text) -> dict[str, Any]:
+    def _meta(self, counts: Counts) -> dict[str, Any]:
         meta: dict[str, Any] = {
             "id": self._rid,
-            "finish_reason": None if last.finish is None else self._finish(last.finish),
-            "prompt_tokens": len(self._ask.token_ids),
-            "completion_tokens": last.num_output_tokens,
-            "cached_tokens": last.num_cached_tokens,
+            "finish_reason": None if self._finish is None else self._reason(self._finish),
+            "prompt_tokens": counts.prompt,
+            "completion_tokens": counts.output,
+            "cached_tokens": counts.cached,
         }
-        if last.finish is not None:
+        if self._finish is not None:
             meta["e2e_latency"] = time.monotonic() - self._ask.arrived_s
         return meta
 
-    def _finish(self, finish: Finish) -> dict[str, Any]:
+    def _reason(self, finish: Finish) -> dict[str, Any]:
         if finish.reason == "stop":
             return {"type": "stop", "matched": finish.matched}
         if finish.reason == "length":
@@ -121,28 +125,41 @@ class NativeChoice:
 class NativeAnswer:
     """Spells the answers of all choices."""
 
-    def __init__(self, asks: Sequence[Ask], view: NativeView) -> None:
-        self._view = view
-        self._choices = [NativeChoice(rid, ask, view) for ask in asks for rid in ask.choice_rids()]
+    media_type = sse.MEDIA_TYPE
 
-    def events(self, index: int, text: Text) -> bytes:
+    def __init__(self, generation: Generation, view: NativeView) -> None:
+        self._view = view
+        self._usage = generation.usage
+        self._choices = [NativeChoice(rid, ask, view) for ask in generation.asks for rid in ask.choice_rids()]
+
+    def spell(self, index: int, events: Sequence[Event]) -> bytes:
         """Everything this choice has given so far, or what is new of it."""
         choice = self._choices[index]
-        choice.add(text)
-        payload = choice.json(index if self._view.is_list else None)
+        for event in events:
+            choice.add(event)
+        place = b',"index":%d' % index if self._view.is_list else b""
+        payload = choice.json(self._usage.counts(index), place=place)
         if self._view.incremental:
             choice.told()
-        return event(payload)
+        return sse.event(payload)
 
-    def closing(self) -> bytes:
-        """Nothing: the last event of each choice said that it finished."""
-        return b""
+    def close(self) -> bytes:
+        """The last event of each choice said that it finished."""
+        return sse.DONE
 
-    def add(self, index: int, text: Text) -> None:
-        """Keeps a piece for the body."""
-        self._choices[index].add(text)
+    def fail(self, error: ApiError) -> bytes:
+        """The error as an event."""
+        return sse.failure(error)
 
-    def body(self) -> bytes:
+    def whole(self, choices: Sequence[Choice]) -> bytes:
         """One object, or a list in the order of choices."""
-        objects = [choice.json(None) for choice in self._choices]
+        objects = [self._whole(index, choice) for index, choice in enumerate(choices)]
         return joined(objects) if self._view.is_list else objects[0]
+
+    def _whole(self, index: int, choice: Choice) -> bytes:
+        assert choice.finish is not None
+        assert choice.usage is not None
+        told = self._choices[index]
+        told.add(Content(choice.text, choice.logprobs, choice.token_ids, choice.prompt_logprobs))
+        told.add(Finished(choice.finish, choice.usage))
+        return told.json(choice.usage)

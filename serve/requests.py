@@ -4,18 +4,19 @@ import asyncio
 import time
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from corymb.serve.answer import Answer
-from corymb.serve.asks import Ask, Routing
+from corymb.serve.answer import Answer, Choice
+from corymb.serve.asks import Routing
 from corymb.serve.call import Call, ClientGone
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fan import Fan, Pieces
 from corymb.serve.fields import Field, inert, integer, read_string, string
+from corymb.serve.generation import Generation
 from corymb.serve.parts import Parts
 from corymb.serve.settings import HttpSettings
-from corymb.serve.sse import DONE, event
 
 _RID_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-")
 
@@ -49,16 +50,24 @@ def table(*groups: Sequence[Field]) -> dict[str, Field]:
 
 
 def read_fields(
-    fields: Mapping[str, Field], body: Mapping[str, Any], call: Call, *, prefix: str = ""
+    fields: Mapping[str, Field],
+    body: Mapping[str, Any],
+    call: Call,
+    *,
+    prefix: str = "",
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header."""
+    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header.
+
+    `names`: how the client called a field, where the body was translated from another dialect.
+    """
     values: dict[str, Any] = {}
     for name, value in body.items():
         field = fields.get(name)
         if field is None or field.treatment == "ignored":
             call.ignored[prefix + name] = None
         if field is not None and field.read is not None and value is not None:
-            values[name] = field.read(prefix + name, value)
+            values[name] = field.read(names.get(name, prefix + name), value)
     return values
 
 
@@ -91,9 +100,9 @@ def now_s() -> int:
     return int(time.time())
 
 
-async def generate(call: Call, parts: Parts, asks: Sequence[Ask], answer: Answer, *, stream: bool) -> None:
-    """Runs the asks and answers the call; ends them within a moment of the client's leaving."""
-    await unless_gone(call, _respond(call, parts, asks, answer, stream))
+async def generate(call: Call, parts: Parts, generation: Generation, answer: Answer, *, stream: bool) -> None:
+    """Runs what is asked and answers the call; ends it within a moment of the client's leaving."""
+    await unless_gone(call, _respond(call, parts, generation, answer, stream))
 
 
 async def unless_gone(call: Call, work: Coroutine[Any, Any, None]) -> None:
@@ -112,31 +121,32 @@ async def unless_gone(call: Call, work: Coroutine[Any, Any, None]) -> None:
             await asyncio.wait((working,))
 
 
-async def _respond(call: Call, parts: Parts, asks: Sequence[Ask], answer: Answer, stream: bool) -> None:
+async def _respond(call: Call, parts: Parts, generation: Generation, answer: Answer, stream: bool) -> None:
     with Fan(parts.engine) as fan:
-        await fan.open(asks)
+        await fan.open(generation.asks)
         parts.metrics.request_started()
         # The status waits for the first piece: a full queue is a 503, not a broken stream.
         pieces = await fan.next()
         if stream:
-            await _stream(call, fan, pieces, answer)
+            await _stream(call, fan, pieces, generation, answer)
             return
+        choices = [Choice() for _ in range(generation.num_choices)]
         while pieces:
             for index, text in pieces:
-                answer.add(index, text)
+                choices[index].take(generation.read(index, text))
             pieces = await fan.next()
-        await call.answer(200, answer.body())
+        await call.answer(200, answer.whole(choices))
 
 
-async def _stream(call: Call, fan: Fan, pieces: Pieces, answer: Answer) -> None:
-    await call.start_stream()
+async def _stream(call: Call, fan: Fan, pieces: Pieces, generation: Generation, answer: Answer) -> None:
+    await call.start_stream(answer.media_type, fail=answer.fail)
     try:
         while pieces:
-            events = b"".join([answer.events(index, text) for index, text in pieces])
-            if events:
-                await call.write(events)
+            spelled = b"".join([answer.spell(index, generation.read(index, text)) for index, text in pieces])
+            if spelled:
+                await call.write(spelled)
             pieces = await fan.next()
-        last = answer.closing()
     except ApiError as error:
-        last = event(error.body())
-    await call.end_stream(last + DONE)
+        await call.end_stream(answer.fail(error))
+    else:
+        await call.end_stream(answer.close())

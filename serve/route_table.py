@@ -1,13 +1,16 @@
 """Every route of the server, and who may call it."""
 
 from corymb.serve.admin import Admin
+from corymb.serve.anthropic import Anthropic
 from corymb.serve.auth import Access
 from corymb.serve.chat_completions import ChatCompletions
 from corymb.serve.completions import Completions
 from corymb.serve.model_routes import ModelRoutes
 from corymb.serve.native import Native
+from corymb.serve.ollama import Ollama
 from corymb.serve.parts import Parts
 from corymb.serve.probes import Probes
+from corymb.serve.responses import Responses
 from corymb.serve.routes import Handler, Route
 from corymb.serve.text_routes import TextRoutes
 
@@ -15,7 +18,9 @@ from corymb.serve.text_routes import TextRoutes
 def route_table(parts: Parts) -> list[Route]:
     """Every route there is. A route that is not listed here does not exist."""
     models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
-    native = Native(parts)
+    native, anthropic, responses = Native(parts), Anthropic(parts), Responses(parts)
+    ollama = Ollama(parts)
+    stored = {"GET": responses.one, "DELETE": responses.delete, "POST": responses.cancel}
     return [
         _get("/health", Access.PUBLIC, probes.health),
         _get("/ping", Access.PUBLIC, probes.health),
@@ -25,6 +30,16 @@ def route_table(parts: Parts) -> list[Route]:
         _get("/v1/models/{id:path}", Access.USER, models.one),
         _post("/v1/completions", Access.USER, Completions(parts)),
         _post("/v1/chat/completions", Access.USER, ChatCompletions(parts)),
+        _post("/v1/responses", Access.USER, responses.create),
+        Route("/v1/responses/{id:path}", Access.USER, stored),
+        _post("/v1/messages", Access.USER, anthropic.messages),
+        _post("/v1/messages/count_tokens", Access.USER, anthropic.count_tokens),
+        _post("/api/chat", Access.USER, ollama.chat),
+        _post("/api/generate", Access.USER, ollama.generate),
+        _get("/api/tags", Access.USER, ollama.tags),
+        _get("/api/ps", Access.USER, ollama.running),
+        _post("/api/show", Access.USER, ollama.show),
+        _get("/api/version", Access.USER, ollama.version),
         Route("/generate", Access.USER, {"POST": native, "PUT": native}),
         _post("/tokenize", Access.USER, texts.tokenize),
         _post("/v1/tokenize", Access.USER, texts.tokenize),

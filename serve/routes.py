@@ -9,7 +9,6 @@ from starlette.types import Receive, Scope, Send
 from corymb.serve.auth import Access
 from corymb.serve.call import Call, ClientGone
 from corymb.serve.errors import ApiError
-from corymb.serve.sse import DONE, event
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class Endpoint:
             pass  # nobody is left to answer
         except Exception:
             logger.exception("%s failed", self.route.path)
-            await _fail(call)
+            await call.refuse(ApiError("internal_error", "The server failed on this request; its log has the details."))
 
     async def _handle(self, call: Call) -> None:
         # The middleware has checked this already; a route that it did not see must stay shut.
@@ -55,14 +54,6 @@ class Endpoint:
             call.extra_headers.append((b"allow", allowed.encode()))
             raise ApiError("method_not_allowed", f"This route takes {allowed}.")
         await handler(call)
-
-
-async def _fail(call: Call) -> None:
-    error = ApiError("internal_error", "The server failed on this request; its log has the details.")
-    if call.started:
-        await call.end_stream(event(error.body()) + DONE)
-    else:
-        await call.refuse(error)
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

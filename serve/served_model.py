@@ -16,6 +16,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     eos_ids: tuple[int, ...]
     max_total_num_tokens: int = 0
     page_size: int = 1
+    architecture: str = ""
+    version: str = ""  # of this server
     started_at: float = 0.0  # Unix time
     config: Info = {}  # every flag as resolved, secrets excluded
     scheduler: Info = {}  # what the scheduler said when it was ready

@@ -14,6 +14,7 @@ from corymb.serve.chat import load_chat_template
 from corymb.serve.children import ChildOptions, Children
 from corymb.serve.config import HttpConfig, ServeConfig
 from corymb.serve.engine import Engine, ServedModel
+from corymb.serve.flags import installed_version
 from corymb.serve.metrics import Metrics
 from corymb.serve.prepare import Prepared, prepare
 from corymb.serve.seeds import seeds
@@ -81,6 +82,8 @@ def _served(prepared: Prepared) -> ServedModel:
         context_length=prepared.context_length,
         vocab_size=prepared.model.vocab_size,
         eos_ids=tuple(sorted(prepared.model.eos_ids)),
+        architecture=prepared.model.architecture,
+        version=installed_version(),
         started_at=time.time(),
         config=prepared.config.flat(),
     )
@@ -102,6 +105,7 @@ def _settings(prepared: Prepared) -> HttpSettings:
         max_body_bytes=http.max_request_bytes,
         clamp_max_tokens=http.allow_auto_truncate,
         incremental_streaming_output=http.incremental_streaming_output,
+        enable_response_store=http.enable_response_store,
         uses_priority=_uses_priority(prepared.config),
         uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",
         sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},

@@ -18,6 +18,7 @@ class HttpSettings:
     max_choices: int = 4096  # prompts × n of one request
     clamp_max_tokens: bool = False  # cut max_tokens to what the context has left, instead of refusing
     incremental_streaming_output: bool = False  # /generate streams deltas, not the text so far
+    enable_response_store: bool = False  # keep responses for `previous_response_id`
     health_timeout_s: float = 20.0  # for /health_generate
     flush_timeout_s: float = 30.0  # for the scheduler to hear of /flush_cache
     uses_priority: bool = True  # of scheduling or of eviction; else the field has no effect

@@ -5,12 +5,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from corymb.serve.admin import abort_fields
+from corymb.serve.anthropic_fields import count_fields, message_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import KINDS
 from corymb.serve.fields import Field
 from corymb.serve.native_fields import native_fields, native_sampling_fields
+from corymb.serve.ollama import show_fields
+from corymb.serve.ollama_fields import ollama_chat_fields, ollama_generate_fields, option_fields
+from corymb.serve.responses_fields import response_fields
 from corymb.serve.routes import Route
 from corymb.serve.settings import HttpSettings
 from corymb.serve.text_routes import detokenize_fields, tokenize_fields
@@ -22,9 +26,9 @@ _INFO = ServedModel(
 )
 
 
-def tables(routes: Iterable[Route]) -> dict[str, str]:
-    """Every generated table by the name of its place in the documents."""
-    fields = {
+def field_tables() -> dict[str, dict[str, Field]]:
+    """Every table of fields by the name of its place in the documents."""
+    return {
         "completions": completion_fields(_INFO, HttpSettings()),
         "chat": chat_fields(_INFO, HttpSettings()),
         "generate": native_fields(_INFO, HttpSettings(), lambda _, value: value),
@@ -32,8 +36,19 @@ def tables(routes: Iterable[Route]) -> dict[str, str]:
         "tokenize": tokenize_fields(_INFO, HttpSettings()),
         "detokenize": detokenize_fields(_INFO, HttpSettings()),
         "abort": abort_fields(),
+        "messages": message_fields(_INFO, HttpSettings()),
+        "count_tokens": count_fields(),
+        "ollama_chat": ollama_chat_fields(_INFO),
+        "ollama_generate": ollama_generate_fields(_INFO),
+        "ollama_options": option_fields(),
+        "ollama_show": show_fields(),
+        "responses": response_fields(_INFO, HttpSettings()),
     }
-    return {name: _fields(table) for name, table in fields.items()} | {
+
+
+def tables(routes: Iterable[Route]) -> dict[str, str]:
+    """Every generated table by the name of its place in the documents."""
+    return {name: _fields(table) for name, table in field_tables().items()} | {
         "routes": _rows(("Route", "Methods", "Who"), (_route(route) for route in routes)),
         "errors": _rows(
             ("Status", "`code`", "`type`", "When"),

@@ -1,0 +1,65 @@
+"""From a conversation to a generation: what every dialect that chats shares."""
+
+from typing import Any
+
+from corymb.serve.asks import Ask, Room, check_choices
+from corymb.serve.conversation import Conversation, Rendered
+from corymb.serve.errors import invalid
+from corymb.serve.generation import Generation
+from corymb.serve.parts import Parts
+from corymb.serve.prompts import PromptEncoder, encode_prompts
+from corymb.serve.requests import new_rid, routing
+from corymb.serve.sampling_fields import check_min, openai_logprobs, sampling, text_options
+
+
+class Chatting:
+    """Takes checked values by the names that /v1/chat/completions gives them; other dialects translate theirs."""
+
+    def __init__(self, parts: Parts) -> None:
+        info, settings = parts.engine.info, parts.settings
+        self._parts = parts
+        self._room = Room(info.context_length, settings.clamp_max_tokens)
+        self._encoder = PromptEncoder(parts.tokenizer, self._room)
+        self._conversation = Conversation(parts.chat_template, self._encoder)
+
+    async def render(self, values: dict[str, Any]) -> Rendered:
+        """The prompt that `generation` would send."""
+        return await self._conversation.render(values)
+
+    async def generation(
+        self, values: dict[str, Any], *, kind: str, limit: str = "max_tokens", raw: str | None = None
+    ) -> Generation:
+        """What to run.
+
+        `kind`: the beginning of its name. `limit`: how the client calls the limit on new tokens. `raw`: a prompt that
+        takes the place of the conversation, past the chat template.
+        """
+        check_choices(1, values.get("n", 1), self._parts.settings.max_choices)
+        logprobs = openai_logprobs(_top_logprobs(values))
+        token_ids = (await self.render(values)).token_ids if raw is None else await self._encode(raw)
+        max_new = self._room.new_tokens(len(token_ids), values.get("max_tokens"), None, param=limit)
+        min_new = values.get("min_tokens", 0)
+        check_min("min_tokens", min_new, max_new)
+        settings, vocab_size = self._parts.settings, self._parts.engine.info.vocab_size
+        ask = Ask(
+            rid=values.get("rid") or new_rid(kind),
+            token_ids=token_ids,
+            sampling=sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size),
+            text=text_options(values, min_new=min_new),
+            logprobs=logprobs,
+            n=values.get("n", 1),
+            routing=routing(values),
+        )
+        return Generation([ask])
+
+    async def _encode(self, text: str) -> list[int]:
+        (prompt,) = await encode_prompts("prompt", [text], self._encoder, add_special_tokens=True)
+        return prompt.token_ids
+
+
+def _top_logprobs(values: dict[str, Any]) -> int | None:
+    if values.get("logprobs"):
+        return int(values.get("top_logprobs", 0))
+    if values.get("top_logprobs"):
+        raise invalid("top_logprobs", "needs `logprobs` to be true.")
+    return None

@@ -1,0 +1,148 @@
+"""Ollama's API: /api/chat, /api/generate, and what its clients ask of a model."""
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from corymb.serve.answer import encode
+from corymb.serve.body import read_json
+from corymb.serve.call import Call
+from corymb.serve.chat_completions import chat_fields
+from corymb.serve.chatting import Chatting
+from corymb.serve.errors import ApiError, invalid, shown
+from corymb.serve.fields import Field, ignored, string
+from corymb.serve.ollama_answer import OllamaAnswer
+from corymb.serve.ollama_fields import (
+    NAMES,
+    chat_body,
+    chat_options,
+    ollama_chat_fields,
+    ollama_generate_fields,
+    option_fields,
+)
+from corymb.serve.parts import Parts
+from corymb.serve.requests import generate, read_fields, table
+
+_LATEST = ":latest"  # the tag that clients add to a name without one
+Json = dict[str, Any]
+
+
+def show_fields() -> dict[str, Field]:
+    """Fields of /api/show."""
+    return table([string("model", 256), string("name", 256), ignored("verbose", "everything is told")])
+
+
+class Ollama:
+    """Reads, runs and answers requests of Ollama's clients, as chat completions."""
+
+    def __init__(self, parts: Parts) -> None:
+        info = parts.engine.info
+        self._parts = parts
+        self._fields = {"chat": ollama_chat_fields(info), "generate": ollama_generate_fields(info)}
+        self._option_fields = option_fields()
+        self._show_fields = show_fields()
+        self._chat_fields = chat_fields(info, parts.settings)
+        self._chatting = Chatting(parts)
+
+    async def chat(self, call: Call) -> None:
+        """POST /api/chat."""
+        await self._answer(call, "chat", "messages")
+
+    async def generate(self, call: Call) -> None:
+        """POST /api/generate."""
+        await self._answer(call, "generate", "prompt")
+
+    async def _answer(self, call: Call, kind: Literal["chat", "generate"], prompt: str) -> None:
+        values = read_fields(self._fields[kind], await read_json(call, self._parts.settings), call)
+        model = self._model(values.get("model"))
+        if not values.get(prompt):
+            await call.answer(200, encode(_loaded(kind, model)))
+            return
+        chat = self._chat_values(values, call)
+        raw = values["prompt"] if values.get("raw") else None
+        generation = await self._chatting.generation(chat, kind="ollama", limit="options.num_predict", raw=raw)
+        answer = OllamaAnswer(kind, model, generation)
+        await generate(call, self._parts, generation, answer, stream=values.get("stream", True))
+
+    def _chat_values(self, values: Json, call: Call) -> Json:
+        options = values.get("options", {})
+        if not isinstance(options, dict):
+            raise invalid("options", f"must be an object, not {shown(options)}.")
+        chat = read_fields(self._chat_fields, chat_body(values), call, names=NAMES)
+        chat |= chat_options(read_fields(self._option_fields, options, call, prefix="options."))
+        return chat | {name: values[name] for name in ("logprobs", "top_logprobs") if name in values}
+
+    def _model(self, name: str | None) -> str:
+        names = self._parts.engine.info.names
+        if name is None or name in names or name.removesuffix(_LATEST) in names:
+            return name or names[0]
+        raise ApiError("model_not_found", f"model {shown(name, limit=140)} not found", param="model")
+
+    # What is there.
+
+    async def tags(self, call: Call) -> None:
+        """GET /api/tags: the models; there is one, with its names."""
+        await call.answer(200, encode({"models": [self._card(name) for name in self._parts.engine.info.names]}))
+
+    async def running(self, call: Call) -> None:
+        """GET /api/ps: the models in memory."""
+        info = self._parts.engine.info
+        on_gpu = info.scheduler.get("device", "cpu") != "cpu"
+        cards = [self._card(name) for name in info.names]
+        cards = [card | {"size_vram": card["size"] if on_gpu else 0} for card in cards]
+        await call.answer(200, encode({"models": cards}))
+
+    async def show(self, call: Call) -> None:
+        """POST /api/show: what a model is."""
+        values = read_fields(self._show_fields, await read_json(call, self._parts.settings), call)
+        self._model(values.get("model", values.get("name")))
+        info, settings, template = self._parts.engine.info, self._parts.settings, self._parts.chat_template
+        architecture = info.architecture
+        answer = {
+            "modified_at": _time(info.started_at),
+            "parameters": "\n".join(f"{name} {value}" for name, value in settings.sampling_defaults.items()),
+            "details": self._details(),
+            "model_info": {
+                "general.architecture": architecture,
+                f"{architecture}.context_length": info.context_length,
+                f"{architecture}.vocab_size": info.vocab_size,
+            },
+            "capabilities": ["completion", *(["tools"] if template is not None and template.takes_tools else [])],
+        }
+        await call.answer(200, encode(answer))
+
+    async def version(self, call: Call) -> None:
+        """GET /api/version."""
+        await call.answer(200, encode({"version": self._parts.engine.info.version}))
+
+    def _card(self, name: str) -> Json:
+        info = self._parts.engine.info
+        return {
+            "name": name,
+            "model": name,
+            "modified_at": _time(info.started_at),
+            "size": info.scheduler.get("weights_bytes", 0),
+            "digest": "",
+            "details": self._details(),
+        }
+
+    def _details(self) -> Json:
+        info = self._parts.engine.info
+        return {
+            "parent_model": "",
+            "format": "safetensors",
+            "family": info.architecture,
+            "families": [info.architecture],
+            "parameter_size": "",
+            "quantization_level": info.scheduler.get("dtype", ""),
+        }
+
+
+def _loaded(kind: str, model: str) -> Json:
+    """The answer to a request that only wants the model loaded."""
+    said: Json = {"response": ""} if kind == "generate" else {"message": {"role": "assistant", "content": ""}}
+    created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return {"model": model, "created_at": created_at, **said, "done": True, "done_reason": "load"}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

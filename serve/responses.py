@@ -1,0 +1,170 @@
+"""/v1/responses: OpenAI's Responses API."""
+
+from typing import Any
+
+import msgspec
+
+from corymb.serve.answer import encode
+from corymb.serve.body import read_json
+from corymb.serve.call import Call
+from corymb.serve.chat_completions import chat_fields
+from corymb.serve.chatting import Chatting
+from corymb.serve.errors import ApiError, shown
+from corymb.serve.generation import Generation
+from corymb.serve.parts import Parts
+from corymb.serve.requests import generate, new_rid, now_s, read_fields, read_model
+from corymb.serve.response_store import ResponseStore, Stored
+from corymb.serve.responses_answer import Json, Keep, ResponsesAnswer
+from corymb.serve.responses_fields import LOGPROBS, NAMES, chat_body, response_fields
+from corymb.serve.responses_items import Item, read_items
+
+_PREFIX = "/v1/responses/"
+# Fields with other names or values in a chat completion; all others pass.
+_OWN = {
+    *("model", "input", "instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls", "text"),
+    *("reasoning", "include", "top_logprobs", "metadata", "stream", "store", "previous_response_id"),
+}
+
+
+class Responses:
+    """Reads, runs, answers and keeps responses. Owns the store, where there is one."""
+
+    def __init__(self, parts: Parts) -> None:
+        info, settings = parts.engine.info, parts.settings
+        self._parts = parts
+        self._fields = response_fields(info, settings)
+        self._chat_fields = chat_fields(info, settings)
+        self._chatting = Chatting(parts)
+        self._store = ResponseStore() if settings.enable_response_store else None
+        self._running: set[str] = set()  # ids of responses that are being generated
+
+    async def create(self, call: Call) -> None:
+        """POST /v1/responses."""
+        values = read_fields(self._fields, await read_json(call, self._parts.settings), call)
+        model = read_model(self._parts.engine.info, values)
+        keeps = self._keeps(values)
+        items = self._history(values.get("previous_response_id"))
+        if "input" not in values:
+            raise ApiError("invalid_value", "`input` is required.", param="input")
+        new_items = read_items(values["input"])
+        chat = self._chat_values(values, [*items, *new_items], call)
+        generation = await self._chatting.generation(chat, kind="resp", limit="max_output_tokens")
+        response = _response(generation, values, chat, model) | {"store": keeps}
+        keep = self._keeper(items, new_items) if keeps else _forget
+        answer = ResponsesAnswer(response, generation.usage, keep)
+        self._running.add(response["id"])
+        try:
+            await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
+        finally:
+            self._running.discard(response["id"])
+
+    def _keeps(self, values: dict[str, Any]) -> bool:
+        if self._store is None and (values.get("store") or "previous_response_id" in values):
+            name = "store" if values.get("store") else "previous_response_id"
+            message = f"`{name}` is not supported: start the server with --enable-response-store."
+            raise ApiError("unsupported_parameter", message, param=name)
+        return self._store is not None and bool(values.get("store", True))
+
+    def _history(self, previous: str | None) -> list[Item]:
+        if previous is None:
+            return []
+        conversation: list[Item] = msgspec.json.decode(self._stored(previous, "previous_response_id").conversation)
+        return conversation
+
+    def _keeper(self, items: list[Item], new_items: list[Item]) -> Keep:
+        store = self._store
+        assert store is not None
+
+        def keep(response: Json) -> None:
+            conversation = encode([*items, *new_items, *response["output"]])
+            store.put(response["id"], Stored(encode(response), encode(new_items), conversation))
+
+        return keep
+
+    def _chat_values(self, values: dict[str, Any], items: list[Item], call: Call) -> dict[str, Any]:
+        chat = read_fields(self._chat_fields, chat_body(values, items), call, names=NAMES)
+        chat |= {name: value for name, value in values.items() if name not in _OWN and name not in chat}
+        chat["rid"] = new_rid("resp").replace("-", "_")
+        if "max_output_tokens" in values:
+            chat["max_tokens"] = values["max_output_tokens"]
+        include = values.get("include", [])
+        if LOGPROBS in include or values.get("top_logprobs"):
+            chat |= {"logprobs": True, "top_logprobs": values.get("top_logprobs", 0)}
+        if any(name != LOGPROBS for name in include):
+            call.ignored["include"] = None
+        return chat
+
+    # What was kept.
+
+    async def one(self, call: Call) -> None:
+        """GET /v1/responses/{id} and /v1/responses/{id}/input_items."""
+        response_id, slash, rest = call.path.removeprefix(_PREFIX).partition("/")
+        if rest == "input_items":
+            items = msgspec.json.decode(self._stored(response_id, "id").input_items)
+            await call.answer(200, encode({"object": "list", "data": items, "has_more": False}))
+        elif slash:
+            raise ApiError("route_not_found", "There is no such route.")
+        else:
+            await call.answer(200, self._stored(response_id, "id").response)
+
+    async def delete(self, call: Call) -> None:
+        """DELETE /v1/responses/{id}."""
+        response_id = call.path.removeprefix(_PREFIX)
+        self._stored(response_id, "id")
+        if self._store is not None:
+            self._store.pop(response_id)
+        await call.answer(200, encode({"id": response_id, "object": "response", "deleted": True}))
+
+    async def cancel(self, call: Call) -> None:
+        """POST /v1/responses/{id}/cancel: ends a response that is being generated."""
+        response_id, _, rest = call.path.removeprefix(_PREFIX).partition("/")
+        if rest != "cancel":
+            raise ApiError("route_not_found", "There is no such route.")
+        if response_id not in self._running:
+            message = f"No response {shown(response_id)} is being generated."
+            raise ApiError("response_not_found", message, param="id")
+        self._parts.engine.abort(response_id)
+        await call.answer(200, encode({"id": response_id, "object": "response", "status": "cancelled"}))
+
+    def _stored(self, response_id: str, param: str) -> Stored:
+        stored = None if self._store is None else self._store.get(response_id)
+        if stored is None:
+            raise ApiError("response_not_found", f"No response {shown(response_id)} is stored.", param=param)
+        return stored
+
+
+def _forget(_: Json) -> None:
+    """Keeps nothing."""
+
+
+def _response(generation: Generation, values: dict[str, Any], chat: dict[str, Any], model: str) -> Json:
+    """The members that are known before anything is generated."""
+    sampling = generation.asks[0].sampling
+    text, reasoning = values.get("text", {}), values.get("reasoning", {})
+    return {
+        "id": generation.asks[0].rid,
+        "object": "response",
+        "created_at": now_s(),
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": values.get("instructions"),
+        "max_output_tokens": values.get("max_output_tokens"),
+        "max_tool_calls": None,
+        "metadata": values.get("metadata", {}),
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": values.get("parallel_tool_calls", True),
+        "previous_response_id": values.get("previous_response_id"),
+        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "service_tier": "default",
+        "temperature": sampling.temperature,
+        "text": {"format": text.get("format") or {"type": "text"}},
+        "tool_choice": values.get("tool_choice", "auto"),
+        "tools": values.get("tools", []),
+        "top_logprobs": chat.get("top_logprobs", 0),
+        "top_p": sampling.top_p,
+        "truncation": "disabled",
+        "usage": None,
+    }
