@@ -14,7 +14,9 @@ Where to read, by what you look for:
     its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;
                  anthropic_fields, anthropic_content; ollama_fields
                  → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → chatting, asks
-    grammars     grammars → grammar_store → compiler · its own process: compiler_process (compiling, vocabulary)
+    grammars     grammar_fields → grammars: schemas (schema_words, schema_joins, schema_objects, schema_arrays), ranges,
+                 strings, patterns, structural_tags → rules
+                 → grammar_store → compiler · a process of its own: compiler_process (compiling, vocabulary)
     its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: responses_answer,
                  anthropic_answer, ollama_answer (json_arguments)
                  logprobs, usage, stream_usage, sse; errors, error_shapes

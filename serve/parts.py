@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from corymb.serve.chat import ChatTemplate
 from corymb.serve.engine import Engine
+from corymb.serve.grammar_store import GrammarStore
 from corymb.serve.metrics import Metrics
 from corymb.serve.settings import HttpSettings
 from corymb.serve.tokenizer import Tokenizer
@@ -18,3 +19,4 @@ class Parts:
     chat_template: ChatTemplate | None  # None: the model has no chat template
     settings: HttpSettings
     metrics: Metrics
+    grammars: GrammarStore
