@@ -46,6 +46,8 @@ class Step:
     def seconds(self, attention: GraphAttention, *, captured: bool) -> float:
         """Seconds a layer."""
         (attention.plan_graph if captured else attention.plan)(self.layout)
+        if captured:
+            attention.plan_captured()
         torch.cuda.synchronize()  # no kernel stands between a plan and the first layer here
         new = torch.zeros((len(self.q), self.spec.num_kv_heads, self.spec.head_dim), device=GPU, dtype=self.q.dtype)
 
@@ -87,7 +89,7 @@ def sweep(name: str, batch: int, bandwidth: float, deadline: float, options: arg
     spec = SPECS[name]
     step = make_step(spec, [1] * batch, [CONTEXT - 1] * batch)
     needed = batch * CONTEXT * 2 * spec.num_kv_heads * spec.head_dim * 2 / bandwidth
-    chosen = choose_tiling(spec, kv_bytes=2, variant=choose_variant(spec, most_tokens=1))
+    chosen = choose_tiling(spec, kv_bytes=2, variant=choose_variant(spec, num_rows=batch, most_tokens=1))
     times: list[tuple[float, Tiling]] = []
     for tiling in itertools.chain([chosen], variants(spec)):
         if time.monotonic() > deadline:

@@ -114,6 +114,10 @@ class GraphAttention(JoinedAttention, Protocol):
         width, as long as no back end or caller says less."""
         ...
 
+    def plan_captured(self) -> None:
+        """Queues what the device itself plans of the layout last given to `plan_graph`; the graph begins with it."""
+        ...
+
 
 def slots_of(layout: RaggedLayout, spec: AttentionSpec) -> Tensor:
     """Where a layer's new keys and values go."""

@@ -120,6 +120,9 @@ class FlashInferAttention:
         """Plans a step that a captured graph of `layout.rows.shape[0]` one-token rows computes."""
         self._plan(layout, self._captured_wrapper)
 
+    def plan_captured(self) -> None:
+        """Nothing: this back end plans on the host."""
+
     def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Stores k and v, then attends."""
         store(k, v, cache, slots_of(self._planned(), spec), launch=self._launch)

@@ -26,6 +26,10 @@ class MixedAttention:
         self._current = self._decode
         self._current.plan_graph(layout)
 
+    def plan_captured(self) -> None:
+        """See GraphAttention."""
+        self._current.plan_captured()
+
     def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """See Attention."""
         return self._current.run(q, k, v, spec, cache)

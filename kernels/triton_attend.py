@@ -2,9 +2,8 @@
 
 import triton.language as tl
 
-from corymb.kernels.triton_blocks import begin_empty, read_tile
+from corymb.kernels.triton_blocks import read_tile
 from corymb.kernels.triton_jit import Count, jit
-from corymb.kernels.triton_join import begin_joined, prefetch_first
 from corymb.kernels.triton_plan import (
     TILE_BLOCKS,
     TILE_COLUMNS,
@@ -43,7 +42,9 @@ def merge_parts(
     """Sums a tile's parts, in their order. Reads past L1: other programs have just written them."""
     query = tl.arange(0, BLOCK_M)
     dim = tl.arange(0, BLOCK_D)
-    top, norm, total = begin_empty(BLOCK_M, BLOCK_D)
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    norm = tl.zeros([BLOCK_M], tl.float32)
+    total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     for part in tl.range(0, num_parts, num_stages=STAGES):
         index = (2 * (first_lane + part) + tl.where(part == 0, 1, 0)) * NUM_KV_HEADS + head
         line = part_norms + index.to(tl.int64) * (2 * BLOCK_M) + query
@@ -64,32 +65,47 @@ def merge_parts(
 @jit
 def settle_part(
     part_totals: tl.tensor, part_norms: tl.tensor, ticket_place: tl.tensor, lane: tl.tensor, low: tl.tensor,
-    offset: tl.tensor, num_blocks: tl.tensor, share: tl.tensor, head: tl.tensor,
+    first_lane: tl.tensor, num_parts: tl.tensor, head: tl.tensor,
     top: tl.tensor, norm: tl.tensor, total: tl.tensor, wanted: tl.tensor,
     NUM_KV_HEADS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr,
 ) -> tl.tensor:
-    """Of a tile that crosses lanes, leaves this lane's part, and merges all parts if it is the last to arrive."""
-    first_lane = offset // share
-    num_parts = (offset + num_blocks - 1) // share - first_lane + 1
-    is_last = True
-    if num_parts > 1:
-        index = (2 * lane + tl.where(low == 0, 1, 0)) * NUM_KV_HEADS + head
-        write_part(part_totals, part_norms, index, top, norm, total, wanted, BLOCK_M, BLOCK_D)
-        # All threads' stores come before the ticket is drawn; it releases them to the lane that arrives last.
+    """Leaves this lane's part of a tile, and merges all parts if it is the last to arrive."""
+    index = (2 * lane + tl.where(low == 0, 1, 0)) * NUM_KV_HEADS + head
+    write_part(part_totals, part_norms, index, top, norm, total, wanted, BLOCK_M, BLOCK_D)
+    # All threads' stores come before the ticket is drawn; it releases them to the lane that arrives last.
+    tl.debug_barrier()
+    is_last = tl.atomic_add(ticket_place, 1, sem="acq_rel") == num_parts - 1
+    if is_last:
         tl.debug_barrier()
-        is_last = tl.atomic_add(ticket_place, 1, sem="acq_rel") == num_parts - 1
-        if is_last:
-            tl.debug_barrier()
-            tl.store(ticket_place, 0)  # ready for the next launch
-            norm, total = merge_parts(
-                part_totals, part_norms, first_lane, num_parts, head, wanted, NUM_KV_HEADS, BLOCK_M, BLOCK_D, STAGES
-            )
+        tl.store(ticket_place, 0)  # ready for the next launch
+        norm, total = merge_parts(
+            part_totals, part_norms, first_lane, num_parts, head, wanted, NUM_KV_HEADS, BLOCK_M, BLOCK_D, STAGES
+        )
     return norm, total, is_last
 
 
 @jit
-def find_work(totals: tl.tensor, lanes: tl.tensor, lane: tl.tensor, SPLIT: tl.constexpr) -> tl.tensor:
-    """Blocks a lane, this lane's first and its end, and the tile it begins in; without SPLIT lanes count tiles."""
+def attend_lanes(
+    q: tl.tensor, out: tl.tensor, keys: tl.tensor, values: tl.tensor, table: tl.tensor, slot_map: tl.tensor,
+    tiles: tl.tensor, lanes: tl.tensor, totals: tl.tensor, tickets: tl.tensor,
+    part_totals: tl.tensor, part_norms: tl.tensor, scale: tl.tensor, value_scale: tl.tensor,
+    q_token_stride: tl.tensor, q_head_stride: tl.tensor, slot_stride: tl.tensor, head_stride: tl.tensor,
+    table_stride: tl.tensor, num_lanes: "Count",
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    HAS_MAP: tl.constexpr, SPLIT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, EARLY: tl.constexpr,
+) -> None:
+    """Program i × NUM_KV_HEADS + h is lane i of KV head h: neighbours read the same tokens' heads, which lie together.
+
+    SPLIT lanes follow `plan_lanes`; whichever lane finishes a tile last merges its parts. Without SPLIT each tile stays
+    with one lane, so that a token's sums have one order in every batch. EARLY: the plan and the page table must have
+    been written before the kernel that stands before this one, which only prepares q and the new keys and values.
+    """
+    head = tl.program_id(0) % NUM_KV_HEADS
+    lane = tl.program_id(0) // NUM_KV_HEADS
+    query = tl.arange(0, BLOCK_M)
+    dim = tl.arange(0, BLOCK_D)
     share = tl.load(totals)
     if SPLIT:
         block = lane * share
@@ -98,89 +114,49 @@ def find_work(totals: tl.tensor, lanes: tl.tensor, lane: tl.tensor, SPLIT: tl.co
     else:
         tile = lane
         block = lane
-        last_block = tl.load(totals + 2)
-    return share, block, last_block, tile
-
-
-@jit
-def attend_lanes(
-    q: tl.tensor, out: tl.tensor, keys: tl.tensor, values: tl.tensor, table: tl.tensor, slot_map: tl.tensor,
-    tiles: tl.tensor, lanes: tl.tensor, totals: tl.tensor, tickets: tl.tensor,
-    part_totals: tl.tensor, part_norms: tl.tensor, scale: tl.tensor, value_scale: tl.tensor,
-    turns: tl.tensor, query_weight: tl.tensor, key_weight: tl.tensor, slots: tl.tensor, eps: tl.tensor,
-    inverse_key_scale: tl.tensor, inverse_value_scale: tl.tensor,
-    q_token_stride: tl.tensor, q_head_stride: tl.tensor, slot_stride: tl.tensor, head_stride: tl.tensor,
-    table_stride: tl.tensor, turn_stride: tl.tensor, num_lanes: "Count",
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
-    HAS_MAP: tl.constexpr, SPLIT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, EARLY: tl.constexpr,
-    JOIN: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr, LIMIT: tl.constexpr,
-) -> None:
-    """Program i × NUM_KV_HEADS + h is lane i of KV head h: neighbours read the same tokens' heads, which lie together.
-
-    SPLIT lanes follow `plan_lanes`; whichever lane finishes a tile last merges its parts. Without SPLIT each tile stays
-    with one lane, so that a token's sums have one order in every batch. EARLY: the plan and the page table must have
-    been written before the kernel that stands before this one, which only makes q and the new keys and values.
-    JOIN, for rows of one token: q holds query, key and value heads as a product gave them; the lane that has a tile's
-    last block takes the new key and value in and stores them.
-    """
-    head = tl.program_id(0) % NUM_KV_HEADS
-    lane = tl.program_id(0) // NUM_KV_HEADS
-    query = tl.arange(0, BLOCK_M)
-    dim = tl.arange(0, BLOCK_D)
-    share, block, last_block, tile = find_work(totals, lanes, lane, SPLIT)
-    key_heads = keys + head * head_stride
-    value_heads = values + head * head_stride
+        last_block = tl.load(totals + 2)  # lanes count tiles here
     if EARLY:
-        if not WIDE and block < last_block:
-            prefetch_first(
-                key_heads, value_heads, tiles + tile * TILE_COLUMNS, table, table_stride, slot_map, block, slot_stride,
-                HEAD_DIM, BLOCK_N, HAS_MAP,
-            )
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     while block < last_block:
         line = tiles + tile * TILE_COLUMNS
         table_line = table + tl.load(line + TILE_ROW).to(tl.int64) * table_stride
-        position = tl.load(line + TILE_POSITION)
         token = tl.load(line + TILE_TOKEN)
         width = tl.load(line + TILE_WIDTH)
         num_blocks = tl.load(line + TILE_BLOCKS)
         offset = tl.load(line + TILE_OFFSET)
-        low = block - offset if SPLIT else 0
-        high = tl.minimum(last_block - offset, num_blocks) if SPLIT else num_blocks
+        low = 0
+        high = num_blocks
+        if SPLIT:
+            low = block - offset
+            high = tl.minimum(last_block - offset, num_blocks)
         # Query m is head m % GROUP of the tile's token m // GROUP.
         q_token = (token + query // GROUP).to(tl.int64)[:, None]
         q_head = (head * GROUP + query % GROUP)[:, None]
         wanted = (query // GROUP < width)[:, None] & (dim < HEAD_DIM)[None, :]
-        q_place = q + q_token * q_token_stride + q_head * q_head_stride
-        num_keys = position if JOIN else position + width  # JOIN: the new one is not in the pool yet
-        if JOIN:
-            q_tile, top, norm, total = begin_joined(
-                q, q_place, wanted, key_heads, value_heads, slots, turns + token.to(tl.int64) * turn_stride,
-                query_weight, key_weight, token, NUM_KV_HEADS * GROUP + head, high == num_blocks, scale, eps,
-                inverse_key_scale, inverse_value_scale, q_token_stride, q_head_stride, slot_stride,
-                NUM_KV_HEADS, HEAD_DIM // 2, BLOCK_M, BLOCK_D, NORM, TURN, LIMIT, SOFT_CAP,
-            )
-        else:
-            q_tile = tl.load(q_place + dim[None, :], mask=wanted, other=0.0)
-            top, norm, total = begin_empty(BLOCK_M, BLOCK_D)
+        q_tile = tl.load(q + q_token * q_token_stride + q_head * q_head_stride + dim[None, :], mask=wanted, other=0.0)
         top, norm, total = read_tile(
-            q_tile, top, norm, total, key_heads, value_heads, table_line, slot_map, position, num_keys,
-            tl.load(line + TILE_FIRST_KEY), low, high, scale, slot_stride,
+            q_tile, keys + head * head_stride, values + head * head_stride, table_line, slot_map,
+            tl.load(line + TILE_POSITION), width, tl.load(line + TILE_FIRST_KEY), low, high, scale, slot_stride,
             GROUP, HEAD_DIM, BLOCK_D, BLOCK_M, BLOCK_N, WINDOW, SOFT_CAP, HAS_MAP, WIDE, WIDEN, STAGES,
         )
         is_last = True
         if SPLIT:
-            norm, total, is_last = settle_part(
-                part_totals, part_norms, tickets + tile * NUM_KV_HEADS + head, lane, low, offset, num_blocks, share,
-                head, top, norm, total, wanted, NUM_KV_HEADS, BLOCK_M, BLOCK_D, PART_STAGES,
-            )
+            first_lane = offset // share
+            num_parts = (offset + num_blocks - 1) // share - first_lane + 1
+            if num_parts > 1:
+                norm, total, is_last = settle_part(
+                    part_totals, part_norms, tickets + tile * NUM_KV_HEADS + head, lane, low, first_lane, num_parts,
+                    head, top, norm, total, wanted, NUM_KV_HEADS, BLOCK_M, BLOCK_D, PART_STAGES,
+                )
         if is_last:
             result = total / norm[:, None] * value_scale
             place = q_token * (NUM_KV_HEADS * GROUP * HEAD_DIM) + q_head * HEAD_DIM + dim[None, :]
             tl.store(out + place, result.to(out.dtype.element_ty), mask=wanted)
-        tile += 1 if SPLIT else num_lanes
-        block = offset + high if SPLIT else tile
+        if SPLIT:
+            block = offset + high
+            tile += 1
+        else:
+            tile += num_lanes
+            block = tile
 # fmt: on

@@ -9,21 +9,6 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 # fmt: off
 @jit
-def begin_empty(BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr) -> tl.tensor:
-    """Running maximum, sum and weighted sum of values of queries that have seen no key yet."""
-    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    return top, tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-
-
-@jit
-def cap(logits: tl.tensor, SOFT_CAP: tl.constexpr) -> tl.tensor:
-    """cap × tanh(x ÷ cap), with tanh(y) = 1 - 2 ÷ (exp(2y) + 1), as base-2 logits; as they are without a cap."""
-    if SOFT_CAP > 0:
-        logits = SOFT_CAP * LOG2E * (1 - 2 / (tl.exp2(logits * (2 / SOFT_CAP)) + 1))
-    return logits
-
-
-@jit
 def score(
     query: tl.tensor, key: tl.tensor, scale: tl.tensor, SOFT_CAP: tl.constexpr, WIDEN: tl.constexpr
 ) -> tl.tensor:
@@ -32,7 +17,11 @@ def score(
         product = tl.dot(query.to(tl.float32), tl.trans(key.to(tl.float32)))
     else:
         product = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee")
-    return cap(product * scale, SOFT_CAP)
+    product = product * scale
+    if SOFT_CAP > 0:
+        # cap × tanh(x ÷ cap), with tanh(y) = 1 - 2 ÷ (exp(2y) + 1).
+        product = SOFT_CAP * LOG2E * (1 - 2 / (tl.exp2(product * (2 / SOFT_CAP)) + 1))
+    return product
 
 
 @jit
@@ -71,7 +60,7 @@ def read_blocks(
             value = tl.load(values + place)
         logits = score(query, key, scale, SOFT_CAP, WIDEN)
         if MASKED:
-            seen = (key_position[None, :] <= positions[:, None]) & present[None, :]
+            seen = (key_position[None, :] <= positions[:, None]) & (key_position >= lowest_key)[None, :]
             if WINDOW > 0:
                 seen &= key_position[None, :] > positions[:, None] - WINDOW
             logits = tl.where(seen, logits, float("-inf"))
@@ -92,19 +81,22 @@ def read_blocks(
 
 @jit
 def read_tile(
-    query: tl.tensor, top: tl.tensor, norm: tl.tensor, total: tl.tensor, keys: tl.tensor, values: tl.tensor,
-    table_line: tl.tensor, slot_map: tl.tensor, position: tl.tensor, num_keys: tl.tensor, first_key: tl.tensor,
-    low: tl.tensor, high: tl.tensor, scale: tl.tensor, slot_stride: tl.tensor,
+    query: tl.tensor, keys: tl.tensor, values: tl.tensor, table_line: tl.tensor, slot_map: tl.tensor,
+    position: tl.tensor, width: tl.tensor, first_key: tl.tensor, low: tl.tensor, high: tl.tensor,
+    scale: tl.tensor, slot_stride: tl.tensor,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, HAS_MAP: tl.constexpr, WIDE: tl.constexpr, WIDEN: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> tl.tensor:
-    """Attends with tokens from `position` on to blocks [low, high) of their keys, counted from first_key, as far as
-    these come before num_keys. `top`, `norm` and `total` hold what the queries have seen already."""
+    """Attends with `width` tokens from `position` on to blocks [low, high) of their keys, counted from first_key."""
     positions = position + tl.arange(0, BLOCK_M) // GROUP
+    num_keys = position + width
     lowest_key = 0
     if WINDOW > 0:
         lowest_key = tl.maximum(position - WINDOW + 1, 0)
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    norm = tl.zeros([BLOCK_M], tl.float32)
+    total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     first = first_key + low * BLOCK_N
     last = tl.minimum(first_key + high * BLOCK_N, num_keys)
     # A narrow tile masks every block: a second loop would start its pipeline anew.

@@ -12,8 +12,8 @@ MERGE_STAGES = 3  # most tiles have two parts
 MIN_SHARE_KEYS = 128  # a lane reads at least so many keys: shorter parts cost more to merge than they save
 
 
-Variant = Literal["narrow", "wide"]  # rows that fit a narrow tile, any rows
-VARIANTS: tuple[Variant, ...] = ("narrow", "wide")
+Variant = Literal["single", "narrow", "wide"]  # one row that fits a narrow tile, rows that do, any rows
+VARIANTS: tuple[Variant, ...] = ("single", "narrow", "wide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,11 @@ class ChooseTiling(Protocol):
         ...
 
 
-def choose_variant(spec: AttentionSpec, *, most_tokens: int) -> Variant:
-    """For a step whose longest row has so many new tokens."""
-    return "narrow" if fits_narrow(spec, most_tokens) else "wide"
+def choose_variant(spec: AttentionSpec, *, num_rows: int, most_tokens: int) -> Variant:
+    """For a step of so many rows, whose longest has so many new tokens."""
+    if not fits_narrow(spec, most_tokens):
+        return "wide"
+    return "single" if num_rows == 1 else "narrow"
 
 
 def choose_tiling(spec: AttentionSpec, *, kv_bytes: int, variant: Variant) -> Tiling:
@@ -55,6 +57,9 @@ def choose_tiling(spec: AttentionSpec, *, kv_bytes: int, variant: Variant) -> Ti
     narrow_rows = max(NARROW_ROWS, next_power_of_2(spec.num_heads // spec.num_kv_heads))
     # An 8-bit block is half as long to fetch: look further ahead to keep as many bytes on their way.
     stages = 5 if kv_bytes > 1 else 7
+    if variant == "single":
+        # Most multiprocessors have nothing to read: small programs leave room for the product after them to start.
+        return Tiling(narrow_rows, max(4096 // dim, 16), num_warps=8, num_stages=stages, programs_per_sm=2)
     if variant == "narrow":
         block_n = min(max(8192 // dim, 16), 128)
         return Tiling(narrow_rows, block_n, num_warps=4, num_stages=stages, programs_per_sm=2)

@@ -42,6 +42,8 @@ class Decode:
         self._wide = staging.wide(self._shape)
         self._batch: Batch | None = None
         assert isinstance(parts.model, ScoringModel), "graphs leave scores for whoever samples"
+        assert isinstance(parts.attention, GraphAttention), "graphs need a back end that can be captured"
+        self._attention = parts.attention
         self._model = parts.model
         self._scores: Tensor | None = None
 
@@ -53,11 +55,11 @@ class Decode:
     def plan(self, plan: StepPlan) -> None:
         """Queues what the graph needs before its replay."""
         self._staging.put(plan, self._shape)
-        rows, attention = self._parts.rows, self._parts.attention
+        rows = self._parts.rows
         layout = layout_of(plan, self._staged, self._wide, table=rows.table, full_to_sliding=rows.full_to_sliding)
-        assert isinstance(attention, GraphAttention), "graphs need a back end that can be captured"
-        attention.plan_graph(layout)
-        self._batch = Batch(self._wide.token_ids, self._wide.positions, layout, attention, self._parts.kv, rows.prompts)
+        self._attention.plan_graph(layout)
+        wide = self._wide
+        self._batch = Batch(wide.token_ids, wide.positions, layout, self._attention, self._parts.kv, rows.prompts)
 
     def prepare(self) -> None:
         """See cuda_graphs.Step: padding rows only."""
@@ -66,6 +68,7 @@ class Decode:
     def run(self) -> None:
         """See cuda_graphs.Step."""
         assert self._batch is not None, "plan comes before run"
+        self._attention.plan_captured()
         begin(self._parts, self._staged, self._wide)
         self._scores = self._model.head(self._parts.model.forward(self._batch))
         choice = self._parts.sampling.greedy(self._scores)
