@@ -10,6 +10,9 @@ ARGS ?=
 GPU := $(shell nvidia-smi >/dev/null 2>&1 && echo yes)
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?= $(if $(GPU),,https://download.pytorch.org/whl/cpu)
+# Schemas and grammars, 5 MB. Without what they ask for besides: all of it is there already, but for Triton, a GB that
+# only a GPU needs.
+GRAMMAR := xgrammar==0.2.9 apache-tvm-ffi==0.1.15
 EXTRAS := $(if $(GPU),[gpu],)
 PIP := .venv/bin/python -P -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
@@ -43,6 +46,7 @@ venv: .venv/.installed
 	@echo "Installing Corymb into .venv (once; torch is the large part) ..."
 	@$(PIP) --retries 2 '$(TORCH)' $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 	@$(PIP) --editable '.$(EXTRAS)'
+	@$(PIP) --no-deps $(GRAMMAR)
 	@touch $@
 
 # Strict editable mode lays out links that type checkers can follow; a new file needs a reinstall, hence the file list.
