@@ -2,6 +2,7 @@
 #   make serve MODEL=path-or-hub-id ARGS='--port 8000'
 #   make test            lint, types and all tests, as CI does
 #   make soak            the long randomised runs
+#   make mutants         plants every fault of tests/mutants/faults.py and says which test catches it
 PYTHON ?= python3
 MODEL ?=
 ARGS ?=
@@ -17,7 +18,7 @@ EXTRAS := $(if $(GPU),[gpu],)
 PIP := .venv/bin/python -P -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
 
-.PHONY: serve test lint types unit soak venv clean
+.PHONY: serve test lint types unit soak mutants venv clean
 
 serve: .venv/.installed
 	@exec .venv/bin/serve $(MODEL) $(ARGS)
@@ -36,6 +37,9 @@ unit: .venv/.installed-dev
 
 soak: .venv/.installed-dev
 	.venv/bin/pytest --hypothesis-profile=soak -p no:cacheprovider --timeout=0 tests/cache tests/scheduler
+
+mutants: .venv/.installed-dev
+	.venv/bin/python tests/mutants/mutants.py
 
 venv: .venv/.installed
 

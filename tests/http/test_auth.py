@@ -14,7 +14,7 @@ from tests.http.client import refused
 from tests.http.conftest import simulated
 
 PUBLIC = {"/health", "/ping", "/health_generate"}
-ADMIN = {"/flush_cache", "/abort_request"}
+ADMIN = {"/flush_cache", "/abort_request", "/debug/tree"}
 
 
 @pytest.fixture(scope="module")
