@@ -12,47 +12,57 @@ from corymb.serve.usage import Usage
 
 
 class ChatAnswer:
-    """Spells chat completions. Constant parts of chunks are made once a request."""
+    """Spells chat completions. Constant parts of chunks are made once a request.
+
+    `legacy`: a call is the older `function_call`, of which an answer has one at most.
+    """
 
     media_type = sse.MEDIA_TYPE
 
-    def __init__(self, head: Head, chunk_head: Head, *, usage: Usage, stream_usage: StreamUsage) -> None:
+    def __init__(
+        self, head: Head, chunk_head: Head, *, usage: Usage, stream_usage: StreamUsage, legacy: bool = False
+    ) -> None:
         self._head = head.json
         self._chunk_head = chunk_head.json
         self._usage = usage
         self._stream_usage = stream_usage
+        self._legacy = legacy
         self._opened: set[int] = set()
         self._called: set[int] = set()
 
     def spell(self, index: int, events: Sequence[Event]) -> bytes:
         """The role once, then what the choice says, then the reason of the finish once."""
-        chunks = [self._spell_one(index, event) for event in events]
+        spelled = b"".join([self._spell_one(index, event) for event in events])
         if index not in self._opened:
             self._opened.add(index)
-            chunks.insert(0, self._chunk(index, b'{"role":"assistant","content":""}'))
-        if self._stream_usage.always and not any(chunks):
-            chunks.append(self._chunk(index, b'{"content":""}'))
-        return b"".join(chunks)
+            return self._chunk(index, b'{"role":"assistant","content":""}') + spelled
+        if not spelled and self._stream_usage.always:
+            return self._chunk(index, b'{"content":""}')
+        return spelled
 
     def _spell_one(self, index: int, event: Event) -> bytes:
+        if isinstance(event, Content):  # first: nearly all are
+            if not event.text and not event.logprobs:
+                return b""
+            logprobs = encode(spell.chat(event.logprobs)) if event.logprobs else b"null"
+            return self._chunk(index, b'{"content":%b}' % encode(event.text), logprobs)
         match event:
-            case Content(text, logprobs):
-                if not text and not logprobs:
-                    return b""
-                spelled = encode(spell.chat(logprobs)) if logprobs else b"null"
-                return self._chunk(index, b'{"content":%b}' % encode(text), spelled)
             case Reasoning(text):
                 return self._chunk(index, b'{"reasoning_content":%b}' % encode(text))
             case ToolOpened(call, id, name):
                 self._called.add(index)
                 function = b'{"name":%b,"arguments":""}' % encode(name)
+                if self._legacy:
+                    return self._chunk(index, b'{"function_call":%b}' % function)
                 opening = b'{"index":%d,"id":%b,"type":"function","function":%b}' % (call, encode(id), function)
                 return self._chunk(index, b'{"tool_calls":[%b]}' % opening)
             case ToolArguments(call, fragment):
+                if self._legacy:
+                    return self._chunk(index, b'{"function_call":{"arguments":%b}}' % encode(fragment))
                 more = b'{"index":%d,"function":{"arguments":%b}}' % (call, encode(fragment))
                 return self._chunk(index, b'{"tool_calls":[%b]}' % more)
             case Finished(finish):
-                return self._chunk(index, b"{}", finish=finish_json(finish, called=index in self._called))
+                return self._chunk(index, b"{}", finish=finish_json(finish, called=self._reason(index in self._called)))
 
     def _chunk(self, index: int, delta: bytes, logprobs: bytes = b"null", *, finish: bytes = OPEN) -> bytes:
         usage = self._stream_usage.on_chunk(self._usage)
@@ -75,25 +85,34 @@ class ChatAnswer:
 
     def whole(self, choices: Sequence[Choice]) -> bytes:
         """The whole completion."""
-        spelled = joined([_choice(index, choice) for index, choice in enumerate(choices)])
+        spelled = joined([self._choice(index, choice) for index, choice in enumerate(choices)])
         return b'%b,"choices":%b,"usage":%b}' % (self._head, spelled, self._usage.json())
 
+    def _choice(self, index: int, choice: Choice) -> bytes:
+        assert choice.finish is not None
+        calls = choice.calls
+        # OpenAI's null: nothing but calls was said.
+        content = b"null" if calls and not choice.text else encode(choice.text)
+        message = b'{"role":"assistant","content":%b,"refusal":null' % content
+        if choice.reasoning:
+            message += b',"reasoning_content":%b' % encode(choice.reasoning)
+        if calls:
+            message += self._calls(calls)
+        logprobs = encode(spell.chat(choice.logprobs)) if choice.logprobs else b"null"
+        parts = (index, message, logprobs, finish_json(choice.finish, called=self._reason(bool(calls))))
+        return b'{"index":%d,"message":%b},"logprobs":%b,%b}' % parts
 
-def _choice(index: int, choice: Choice) -> bytes:
-    assert choice.finish is not None
-    calls = choice.calls
-    # OpenAI's null: nothing but calls was said.
-    content = b"null" if calls and not choice.text else encode(choice.text)
-    message = b'{"role":"assistant","content":%b,"refusal":null' % content
-    if choice.reasoning:
-        message += b',"reasoning_content":%b' % encode(choice.reasoning)
-    if calls:
-        message += b',"tool_calls":%b' % joined([_call(call) for call in calls])
-    logprobs = encode(spell.chat(choice.logprobs)) if choice.logprobs else b"null"
-    parts = (index, message, logprobs, finish_json(choice.finish, called=bool(calls)))
-    return b'{"index":%d,"message":%b},"logprobs":%b,%b}' % parts
+    def _calls(self, calls: Sequence[Part]) -> bytes:
+        if self._legacy:
+            return b',"function_call":%b' % _function(calls[0])
+        spelled = [b'{"id":%b,"type":"function","function":%b}' % (encode(call.id), _function(call)) for call in calls]
+        return b',"tool_calls":%b' % joined(spelled)
+
+    def _reason(self, called: bool) -> str:
+        if not called:
+            return ""
+        return "function_call" if self._legacy else "tool_calls"
 
 
-def _call(call: Part) -> bytes:
-    function = b'{"name":%b,"arguments":%b}' % (encode(call.name), encode(call.text))
-    return b'{"id":%b,"type":"function","function":%b}' % (encode(call.id), function)
+def _function(call: Part) -> bytes:
+    return b'{"name":%b,"arguments":%b}' % (encode(call.name), encode(call.text))

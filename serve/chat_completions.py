@@ -10,10 +10,12 @@ from corymb.serve.engine import ServedModel
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
 from corymb.serve.grammar_fields import response_format_field
 from corymb.serve.parts import Parts
+from corymb.serve.reasoning import reasoning_fields
 from corymb.serve.requests import generate, now_s, read_fields, read_model, request_fields, table
 from corymb.serve.sampling_fields import MAX_NEW_TOKENS, MAX_TOP_LOGPROBS, sampling_fields, structure_fields
 from corymb.serve.settings import HttpSettings
 from corymb.serve.stream_usage import StreamUsage, read_stream_options
+from corymb.serve.tools import tool_fields
 
 
 def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
@@ -34,9 +36,6 @@ def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
         refused("prompt", "use /v1/completions"),
         refused("max_new_tokens", "use `max_tokens`"),
         refused("echo", "use /v1/completions", False),
-        refused("tool_choice", "tool calls are not available", "none", "auto"),
-        refused("functions", "tool calls are not available", []),
-        refused("function_call", "tool calls are not available", "none", "auto"),
         refused("modalities", "this server writes text only", ["text"]),
         refused("audio", "this server writes text only"),
         refused("web_search_options", "this server does not search"),
@@ -45,7 +44,6 @@ def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
         ignored("user", "not used"),
         ignored("store", "nothing is stored"),
         ignored("metadata", "nothing is stored"),
-        ignored("parallel_tool_calls", "without tools it changes nothing"),
         ignored("prediction", "a hint that may only change speed"),
         ignored("prompt_cache_key", "the cache finds prefixes by itself; see `cache_salt`"),
         ignored("safety_identifier", "not used"),
@@ -53,11 +51,10 @@ def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
         ignored("prompt_cache_options", "the cache finds prefixes by itself"),
         ignored("prompt_cache_retention", "what was used last stays longest"),
         ignored("verbosity", "say it in the messages"),
-        ignored("reasoning_effort", "say it in `chat_template_kwargs`"),
         refused("moderation", "this server does not moderate"),
     ]
     shared = (sampling_fields(info.vocab_size), request_fields(settings), structure_fields())
-    return table(own, others, conversation_fields(), *shared)
+    return table(own, others, conversation_fields(), tool_fields(), reasoning_fields(), *shared)
 
 
 class ChatCompletions:
@@ -83,5 +80,6 @@ class ChatCompletions:
             Head(rid, "chat.completion.chunk", now_s(), model),
             usage=generation.usage,
             stream_usage=values.get("stream_options", StreamUsage()),
+            legacy="functions" in values,
         )
         await generate(call, self._parts, generation, answer, stream=values.get("stream", False))

@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import msgspec
+
+from corymb.serve.answer_plan import plan_answer
 from corymb.serve.asks import Ask, Room, check_choices
 from corymb.serve.conversation import Conversation, Rendered
 from corymb.serve.errors import invalid
 from corymb.serve.generation import Generation
+from corymb.serve.output_parser import OutputParsers
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import PromptEncoder, encode_prompts
 from corymb.serve.requests import new_rid, routing
@@ -20,7 +24,8 @@ class Chatting:
         self._parts = parts
         self._room = Room(info.context_length, settings.clamp_max_tokens)
         self._encoder = PromptEncoder(parts.tokenizer, self._room)
-        self._conversation = Conversation(parts.chat_template, self._encoder)
+        self._no_parsers = OutputParsers(None, None, parts.tokenizer)
+        self._conversation = Conversation(parts.chat_template, self._encoder, short_ids=parts.parsers.short_ids)
 
     async def render(self, values: dict[str, Any]) -> Rendered:
         """The prompt that `generation` would send."""
@@ -36,25 +41,28 @@ class Chatting:
         """
         check_choices(1, values.get("n", 1), self._parts.settings.max_choices)
         logprobs = openai_logprobs(_top_logprobs(values))
-        token_ids = (await self.render(values)).token_ids if raw is None else await self._encode(raw)
-        max_new = self._room.new_tokens(len(token_ids), values.get("max_tokens"), None, param=limit)
+        prompt = await (self.render(values) if raw is None else self._encode(raw))
+        max_new = self._room.new_tokens(len(prompt.token_ids), values.get("max_tokens"), None, param=limit)
         min_new = values.get("min_tokens", 0)
         check_min("min_tokens", min_new, max_new)
         settings, vocab_size = self._parts.settings, self._parts.engine.info.vocab_size
+        plan = plan_answer(self._parts.parsers if raw is None else self._no_parsers, values, prompt.text)
+        limits = sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size)
         ask = Ask(
             rid=values.get("rid") or new_rid(kind),
-            token_ids=token_ids,
-            sampling=sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size),
-            text=text_options(values, min_new=min_new),
+            token_ids=prompt.token_ids,
+            sampling=msgspec.structs.replace(limits, grammar=plan.grammar),
+            text=plan.text(text_options(values, min_new=min_new)),
             logprobs=logprobs,
             n=values.get("n", 1),
             routing=routing(values),
         )
-        return Generation([ask])
+        parser = plan.reading.parser if plan.reading.looks else None
+        return Generation([ask], make_parser=parser, reasoning_end_ids=self._parts.parsers.reasoning_end_ids)
 
-    async def _encode(self, text: str) -> list[int]:
+    async def _encode(self, text: str) -> Rendered:
         (prompt,) = await encode_prompts("prompt", [text], self._encoder, add_special_tokens=True)
-        return prompt.token_ids
+        return Rendered(text, prompt.token_ids)
 
 
 def _top_logprobs(values: dict[str, Any]) -> int | None:

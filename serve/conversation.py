@@ -7,11 +7,14 @@ from typing import Any
 from corymb.serve.chat import ChatTemplate
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import Field, boolean, refused
-from corymb.serve.messages import read_messages
+from corymb.serve.messages import read_messages, with_short_ids
 from corymb.serve.prompts import PromptEncoder
+from corymb.serve.reasoning import template_variables
 from corymb.serve.sandbox import TemplateError
+from corymb.serve.tools import tool_use, tools_field
 
 _INLINE_CHARS = 16_384  # longer conversations are rendered in a thread
+_TOOL_CHARS = 500  # a function counts as so many
 _RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "tokenize", "chat_template", "conversation"}
 )
@@ -28,7 +31,7 @@ def conversation_fields() -> list[Field]:
         boolean("add_special_tokens"),
         refused("continue_final_message", "set `add_generation_prompt` to false instead", False),
         refused("chat_template", "a request may not bring a template"),
-        refused("tools", "tool calls are not available", []),
+        tools_field(),
         refused("documents", "documents are not available", []),
         refused("mm_processor_kwargs", "this server takes text only"),
     ]
@@ -57,9 +60,10 @@ class Rendered:
 class Conversation:
     """Renders and tokenises conversations."""
 
-    def __init__(self, template: ChatTemplate | None, encoder: PromptEncoder) -> None:
+    def __init__(self, template: ChatTemplate | None, encoder: PromptEncoder, *, short_ids: bool = False) -> None:
         self._template = template
         self._encoder = encoder
+        self._short_ids = short_ids  # of tool calls
 
     async def render(self, values: dict[str, Any]) -> Rendered:
         """From checked values. Raises the template's own complaint as an ApiError."""
@@ -78,7 +82,8 @@ class Conversation:
             raise ApiError("template_error", message, param="messages")
         messages = values["messages"]
         try:
-            if sum(len(message["content"]) for message in messages) <= _INLINE_CHARS:
+            num_chars = sum(len(message["content"]) for message in messages)
+            if num_chars + _TOOL_CHARS * len(values.get("tools", ())) <= _INLINE_CHARS:
                 return self._render(self._template, values)
             return await asyncio.to_thread(self._render, self._template, values)
         except TemplateError as error:
@@ -87,8 +92,10 @@ class Conversation:
             ) from error
 
     def _render(self, template: ChatTemplate, values: dict[str, Any]) -> str:
+        use = tool_use(values)
         return template.render(
-            values["messages"],
+            with_short_ids(values["messages"]) if self._short_ids else values["messages"],
+            tools=use.for_template() if use is not None else None,
             add_generation_prompt=values.get("add_generation_prompt", True),
-            kwargs=values.get("chat_template_kwargs"),
+            kwargs=template_variables(values),
         )

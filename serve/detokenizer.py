@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from corymb.scheduler.messages import Finish, Logprob, Output, Step, Text, TextLogprob, TextOptions, Texts
 from corymb.serve.spelling import Table
-from corymb.serve.stops import Found, StopFinder
+from corymb.serve.stops import Found, StopFinder, Thought
 from corymb.serve.tokenizer import Tokenizer
 
 MAX_REQUESTS = 1 << 16
@@ -75,6 +75,7 @@ class Detokenizer:
             self._spelled(output.logprobs, num_tokens) if output.logprobs else None,
             self._spelled(output.prompt_logprobs, None) if output.prompt_logprobs else None,
             output.queue_s,
+            output.embedding,
         )
 
     def _spelled(self, logprobs: list[Logprob], limit: int | None) -> list[TextLogprob]:
@@ -108,15 +109,17 @@ def _unread(output: Output) -> Text | None:
 class _Reading:
     """One request's text so far: only what later tokens can still change."""
 
-    __slots__ = ("_finder", "_options", "_pending", "_pieces", "_state", "num_tokens")
+    __slots__ = ("_finder", "_options", "_pending", "_pieces", "_state", "_thought", "num_tokens")
 
     def __init__(self, tokenizer: Tokenizer, options: TextOptions) -> None:
         self.num_tokens = 0
         self._options = options
-        self._pieces = tokenizer.spelling.shown(skip_special_tokens=options.skip_special_tokens)
+        shown = frozenset(options.shown_specials)
+        self._pieces = tokenizer.spelling.shown(skip_special_tokens=options.skip_special_tokens, but=shown)
         self._pending = b""  # at most three bytes: the beginning of a character
         self._finder = _finder(options.stop) if options.stop else None
         self._state = StopFinder.START
+        self._thought = Thought(options.thought, options.thought_end)
 
     def read(self, output: Output) -> tuple[str, int, str | None]:
         """The new text, how many tokens of `output` count, and the stop string that was found."""
@@ -145,6 +148,9 @@ class _Reading:
         for index, token_id in enumerate(token_ids):
             self.num_tokens += 1
             piece = self._decode((token_id,))
+            num_thought = self._thought.read(piece)
+            parts.append(piece[:num_thought])
+            piece = piece[num_thought:]
             found = self._read(finder, piece)
             if found is not None:
                 text = "".join(parts) + piece[: found.num_read]

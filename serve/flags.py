@@ -11,6 +11,8 @@ from corymb.cache.config import Eviction
 from corymb.scheduler.config import Order
 from corymb.serve.config import GrammarBackend
 from corymb.serve.gpu_options import MAX_GRAPH_TOKENS, Backend, DecodeGraphs, KvCacheType, PrefillGraphs
+from corymb.serve.reasoning_syntaxes import REASONING
+from corymb.serve.tool_syntaxes import TOOL_SYNTAXES
 
 _MAX_INT = 1 << 31
 
@@ -99,7 +101,13 @@ def _add_model(group: Any) -> None:
     )
     add("--model-path", "--model", metavar="MODEL", type=text, help="the same as a flag")
     add("--tokenizer-path", metavar="MODEL", type=text, help="take the tokenizer from elsewhere")
-    add("--served-model-name", metavar="NAME", type=text, help="the name that clients see (default: from MODEL)")
+    add(
+        "--served-model-name",
+        metavar="NAME",
+        action="extend",
+        type=names,
+        help="the name that clients see, or several with commas between (default: from MODEL)",
+    )
     add("--revision", metavar="REV", type=text, help="branch, tag or commit of a hub model")
     add("--load-format", choices=("auto", "dummy"), help="dummy: random weights from the config alone (default: auto)")
     add(
@@ -109,7 +117,24 @@ def _add_model(group: Any) -> None:
     )
     add("--quantization", choices=("int8",), help="int8 weights, activations quantised as they come; changes numbers")
     add("--context-length", metavar="N", type=positive, help="tokens a request may span (default: the model's)")
-    add("--chat-template", metavar="FILE", type=text, help="a Jinja file instead of the model's own template")
+    add(
+        "--chat-template",
+        metavar="FILE",
+        type=text,
+        help="a Jinja file, chatml, or one of several templates that the model names (default: the model's own)",
+    )
+    add(
+        "--tool-call-parser",
+        metavar="NAME",
+        choices=("auto", "none", *TOOL_SYNTAXES),
+        help=f"how the model writes calls: auto (by its template; default), none, {', '.join(TOOL_SYNTAXES)}",
+    )
+    add(
+        "--reasoning-parser",
+        metavar="NAME",
+        choices=("auto", *REASONING),
+        help=f"tell reasoning apart (default: it is content): auto (by the template), {', '.join(REASONING)}",
+    )
     add(
         "--cache-dir",
         "--download-dir",
@@ -330,6 +355,11 @@ def text(argument: str) -> str:
     if not argument.strip() or "\0" in argument:
         raise argparse.ArgumentTypeError("the value is empty.")
     return argument
+
+
+def names(argument: str) -> list[str]:
+    """Names with commas between; may be given more than once."""
+    return [text(name.strip()) for name in argument.split(",")]
 
 
 positive = _number(int, "a whole number of at least 1", lambda n: 1 <= n < _MAX_INT)

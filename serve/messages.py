@@ -1,6 +1,9 @@
 """Chat messages as clients send them, made into what chat templates expect."""
 
-from collections.abc import Callable
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +13,7 @@ from corymb.serve.errors import ApiError, invalid, shown
 MAX_MESSAGES = 4096
 _MAX_PARTS = 1024
 _MAX_CALLS = 128
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 Message = dict[str, Any]
 
@@ -21,6 +25,26 @@ def read_messages(param: str, value: object) -> list[Message]:
     if len(value) > MAX_MESSAGES:
         raise invalid(param, f"must hold at most {MAX_MESSAGES} messages, not {len(value)}.")
     return [_read_message(param, f"message {index}", item) for index, item in enumerate(value)]
+
+
+def with_short_ids(messages: Sequence[Message]) -> list[Message]:
+    """The same with ids of calls that are nine letters and digits: some templates refuse all others."""
+    return [_with_short_ids(message) for message in messages]
+
+
+def _with_short_ids(message: Message) -> Message:
+    if "tool_call_id" in message:
+        return message | {"tool_call_id": _short_id(message["tool_call_id"])}
+    if "tool_calls" in message:
+        calls = [call | {"id": _short_id(call["id"])} if "id" in call else call for call in message["tool_calls"]]
+        return message | {"tool_calls": calls}
+    return message
+
+
+def _short_id(call_id: str) -> str:
+    return (
+        call_id if _SHORT_ID.fullmatch(call_id) else hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
+    )
 
 
 def _read_message(param: str, where: str, message: object) -> Message:
@@ -50,13 +74,18 @@ def _read_assistant(param: str, where: str, message: Message) -> Message:
     if reasoning is not None:
         result["reasoning_content"] = _text(param, f"{where}: reasoning_content", reasoning)
     calls = message.get("tool_calls")
+    older = message.get("function_call")
+    if calls is None and older is not None:
+        calls = [{"function": older}]
     if calls is not None:
         result["tool_calls"] = _read_calls(param, where, calls)
     return result
 
 
 def _read_tool(param: str, where: str, message: Message) -> Message:
-    result = {"role": "tool", "content": _content(param, where, message.get("content"))}
+    content = message.get("content")
+    # A function that gives nothing back is a result too.
+    result = {"role": "tool", "content": "" if content is None else _content(param, where, content)}
     call_id = message.get("tool_call_id")
     if call_id is not None:
         result["tool_call_id"] = _text(param, f"{where}: tool_call_id", call_id)
@@ -69,6 +98,7 @@ _READERS: dict[str, Callable[[str, str, Message], Message]] = {
     "user": _read_plain,
     "assistant": _read_assistant,
     "tool": _read_tool,
+    "function": _read_tool,
 }
 
 
@@ -85,7 +115,7 @@ def _content(param: str, where: str, content: object) -> str:
 def _part(param: str, where: str, part: object) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(part, dict) or kind not in ("text", "refusal"):
-        raise _refusal(param, where, f"has a part of type {shown(kind)}; this server takes text parts only")
+        raise _refusal(param, where, f"has a part of type {shown(kind)}; this server takes text only")
     return _text(param, f"{where}: {kind} part", part.get(kind))
 
 
@@ -106,19 +136,35 @@ def _read_call(param: str, where: str, call: object) -> Message:
     return result
 
 
+class Arguments(dict[str, Any]):
+    """Arguments of a call: an object for templates that print its members or use `tojson`, JSON text for others.
+
+    Some templates add the text to other text, some look up its keys: both are written for their own model's tools.
+    """
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
+
+    def __add__(self, other: str) -> str:
+        return str(self) + other
+
+    def __radd__(self, other: str) -> str:
+        return other + str(self)
+
+
 def _arguments(param: str, where: str, function: Message) -> Any:
-    """Templates print arguments with `tojson`, so they get an object; text that is no JSON object stays text."""
+    """Text that is no JSON object stays text."""
     arguments = function.get("arguments")
     if arguments is None or arguments == "":
-        return {}
+        return Arguments()
     if isinstance(arguments, dict):
-        return arguments
+        return Arguments(arguments)
     text = _text(param, f"{where}: arguments of the called function", arguments)
     try:
         decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         return text  # a model may have written it so; the next turn must still be possible
-    return decoded if isinstance(decoded, dict) else text
+    return Arguments(decoded) if isinstance(decoded, dict) else text
 
 
 def _text(param: str, what: str, value: object) -> str:

@@ -96,7 +96,7 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def chat_body(values: Mapping[str, Any]) -> dict[str, Any]:
     """The body of a chat completion with the same meaning."""
     body: dict[str, Any] = {"messages": _messages(values)}
-    if "tools" in values:
+    if values.get("tools") not in (None, []):  # its client always sends a list
         body["tools"] = values["tools"]
     if values.get("format"):
         body["response_format"] = _response_format(values["format"])

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -37,6 +37,11 @@ def compile_template(source: str) -> jinja2.Template:
         return _ENVIRONMENT.from_string(source)
     except jinja2.TemplateError as error:
         raise TemplateError(f"The chat template is not valid Jinja: {error}") from error
+
+
+def variables(source: str) -> frozenset[str]:
+    """The variables that a template reads and does not set itself."""
+    return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(source)))
 
 
 def run_template(template: jinja2.Template, values: dict[str, Any]) -> str:

@@ -2,15 +2,17 @@
 
 import ipaddress
 import time
+from dataclasses import replace
 from pathlib import Path
 from socket import socket
 
+import msgspec
 from starlette.types import ASGIApp
 
 from corymb.models.sizing import gib
 from corymb.serve import main_process
 from corymb.serve.app import create_app
-from corymb.serve.chat import load_chat_template
+from corymb.serve.chat import ChatTemplate, load_chat_template
 from corymb.serve.children import ChildOptions, Children
 from corymb.serve.compiling import Begin, compiler_options
 from corymb.serve.config import HttpConfig, ServeConfig
@@ -18,6 +20,7 @@ from corymb.serve.engine import Engine, ServedModel
 from corymb.serve.flags import installed_version
 from corymb.serve.metrics import Metrics
 from corymb.serve.prepare import Prepared, prepare
+from corymb.serve.recognition import recognise_reasoning, recognise_tools
 from corymb.serve.seeds import seeds
 from corymb.serve.settings import HttpSettings
 from corymb.serve.timeline import Timeline
@@ -29,7 +32,8 @@ def serve(config: ServeConfig, *, listener: socket, sockets: Path, children: Chi
     begun_s = time.monotonic()
     prepared = prepare(config)
     tokenizer = load_tokenizer(prepared.tokenizer_folder)
-    template = load_chat_template(prepared.tokenizer_folder, _chat_template(config))
+    template = load_chat_template(prepared.tokenizer_folder, config.model.chat_template)
+    prepared = _with_parsers(prepared, template)
     settings = _settings(prepared)
     timeline.line("model", time.monotonic() - begun_s, f"{_describe(prepared)}; {_describe_device(prepared)}")
     children.tell(
@@ -55,15 +59,27 @@ def serve(config: ServeConfig, *, listener: socket, sockets: Path, children: Chi
     )
 
 
-def _chat_template(config: ServeConfig) -> Path | None:
-    return Path(config.model.chat_template).expanduser() if config.model.chat_template else None
+def _with_parsers(prepared: Prepared, template: ChatTemplate | None) -> Prepared:
+    """Decides how answers are read. A template that knows no tools gets them, and their format, from us."""
+    options = prepared.config.model
+    tools, reasoning = options.tool_call_parser, options.reasoning_parser
+    if tools == "auto":
+        known = template is not None and template.takes_tools
+        tools = (recognise_tools(template.source) if known and template is not None else "qwen") or "none"
+    if reasoning == "auto":
+        reasoning = recognise_reasoning(template.source) if template is not None else None
+    options = msgspec.structs.replace(options, tool_call_parser=tools, reasoning_parser=reasoning)
+    return replace(prepared, config=msgspec.structs.replace(prepared.config, model=options))
 
 
 def _describe(prepared: Prepared) -> str:
     model = prepared.model
     layers = f", {model.num_layers} layers" if model.num_layers else ""
     size = f", {prepared.weights_bytes / (1 << 20):,.0f} MiB in {prepared.config.model.dtype}" if layers else ""
-    return f"{prepared.served_name}: {model.architecture}{layers}{size}"
+    options = prepared.config.model
+    reading = f", calls as {options.tool_call_parser}"
+    reading += f", reasoning as {options.reasoning_parser}" if options.reasoning_parser else ""
+    return f"{prepared.served_name}: {model.architecture}{layers}{size}{reading}"
 
 
 def _describe_device(prepared: Prepared) -> str:
@@ -86,6 +102,7 @@ def _served(prepared: Prepared) -> ServedModel:
         vocab_size=prepared.model.vocab_size,
         eos_ids=tuple(sorted(prepared.model.eos_ids)),
         architecture=prepared.model.architecture,
+        hidden_size=prepared.model.decoder.hidden_size if prepared.model.decoder else 0,
         version=installed_version(),
         started_at=time.time(),
         config=prepared.config.flat(),
@@ -94,14 +111,14 @@ def _served(prepared: Prepared) -> ServedModel:
 
 def _names(prepared: Prepared) -> tuple[str, ...]:
     """What clients may call the model: as it is served, and as it was named to be served."""
-    if prepared.config.model.served_model_name:
-        return (prepared.served_name,)
-    return tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
+    return prepared.config.model.served_model_name or tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
 
 
 def _settings(prepared: Prepared) -> HttpSettings:
-    http = prepared.config.http
+    http, parsers = prepared.config.http, prepared.config.model
     return HttpSettings(
+        reasoning_parser=parsers.reasoning_parser,
+        tool_call_parser=None if parsers.tool_call_parser == "none" else parsers.tool_call_parser,
         api_key=http.api_key,
         admin_api_key=http.admin_api_key,
         loopback=_is_loopback(http),

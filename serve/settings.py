@@ -19,6 +19,8 @@ class HttpSettings:
     max_choices: int = 4096  # prompts × n of one request
     clamp_max_tokens: bool = False  # cut max_tokens to what the context has left, instead of refusing
     incremental_streaming_output: bool = False  # /generate streams deltas, not the text so far
+    reasoning_parser: str | None = None  # None: reasoning is not told apart
+    tool_call_parser: str | None = None  # None: tool calls are text
     enable_response_store: bool = False  # keep responses for `previous_response_id`
     health_timeout_s: float = 20.0  # for /health_generate
     flush_timeout_s: float = 30.0  # for the scheduler to hear of /flush_cache

@@ -26,22 +26,25 @@ class Spelling:
         self.specials = specials
         self._strips_space = strips_space  # a text that begins with a space loses it: it was put there by encoding
         self._bytes = Table(spell, num_tokens)
-        self._shown = {
-            False: Table(self._bytes.__getitem__, num_tokens),
-            True: Table(lambda token_id: b"" if token_id in specials else self._bytes[token_id], num_tokens),
-        }
+        self._all = Table(self._bytes.__getitem__, num_tokens)
+        self._without: dict[frozenset[int], Table[bytes]] = {}  # by the special tokens that are shown all the same
 
     def __getitem__(self, token_id: int) -> bytes:
         """The bytes of one token, special or not; nothing for an id without a meaning."""
         return self._bytes[token_id]
 
-    def shown(self, *, skip_special_tokens: bool) -> "Table[bytes]":
-        """The bytes that each token adds to a text."""
-        return self._shown[skip_special_tokens]
+    def shown(self, *, skip_special_tokens: bool, but: frozenset[int] = frozenset()) -> "Table[bytes]":
+        """The bytes that each token adds to a text. `but`: special tokens that are not skipped; few different sets."""
+        if not skip_special_tokens:
+            return self._all
+        if but not in self._without:
+            skipped = self.specials - but
+            self._without[but] = Table(lambda token: b"" if token in skipped else self._bytes[token], self.num_tokens)
+        return self._without[but]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of a whole sequence; bytes that are no text become U+FFFD."""
-        pieces = self._shown[skip_special_tokens]
+        pieces = self.shown(skip_special_tokens=skip_special_tokens)
         text = b"".join([pieces[token_id] for token_id in token_ids]).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._strips_space else text
 

@@ -4,6 +4,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from corymb.serve.marks import Marks
+
+_SPACE = " \t\r\n"
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -92,3 +96,35 @@ class StopFinder:
                 child = nodes[index]
                 child.fail = self._step(node.fail, char)
                 child.stop = child.stop or nodes[child.fail].stop
+
+
+class Thought:
+    """The beginning of a text in which the model thinks, and in which stop strings do not count."""
+
+    def __init__(self, beginning: str, end: str) -> None:
+        self.over = not end
+        self._left = beginning  # what is still to come of the mark that it begins with
+        self._begun = False
+        self._ends = Marks((end,))
+        self._held = ""  # may be the beginning of the mark at its end
+
+    def read(self, piece: str) -> int:
+        """How many characters of a piece belong to it."""
+        if self.over or not self._goes_on(piece):
+            return 0
+        text = self._held + piece
+        mark = self._ends.find(text, 0)
+        if mark is None:
+            self._held = text[len(text) - self._ends.num_held(text, 0) :]
+            return len(piece)
+        self.over = True
+        return mark.end - len(self._held)
+
+    def _goes_on(self, piece: str) -> bool:
+        """False where the text does not begin as one in which the model thinks."""
+        seen = piece if self._begun else piece.lstrip(_SPACE)
+        self._begun = self._begun or bool(seen)
+        size = min(len(seen), len(self._left))
+        self.over = not self._left.startswith(seen[:size])
+        self._left = self._left[size:]
+        return not self.over

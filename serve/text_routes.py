@@ -53,7 +53,7 @@ class TextRoutes:
         self._tokenize_fields = tokenize_fields(info, settings)
         self._detokenize_fields = detokenize_fields(info, settings)
         self._encoder = PromptEncoder(parts.tokenizer, Room(info.context_length, clamp=False))
-        self._conversation = Conversation(parts.chat_template, self._encoder)
+        self._conversation = Conversation(parts.chat_template, self._encoder, short_ids=parts.parsers.short_ids)
 
     async def tokenize(self, call: Call) -> None:
         """Ids of a text, of several, or of a conversation through the chat template."""

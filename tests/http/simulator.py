@@ -78,6 +78,7 @@ class Simulator(Outbox):
         self.running: list[Running] = []
         self.waiting: list[Running] = []
         self.aborted: list[str] = []
+        self.ordered: list[Control] = []
         self.seen: list[Generate] = []
         self.cached: set[tuple[str | None, tuple[int, ...]]] = set()
         self.engine: Engine | None = None
@@ -90,8 +91,9 @@ class Simulator(Outbox):
         if isinstance(message, Generate):
             self._admit(message)
         elif isinstance(message, Control) and not self.paused:
+            self.ordered.append(message)
             self.cached.clear()
-            self._later(Reply(message.id, True, "done"))
+            self._later(Reply(message.id, message.action != "stop_profile", "done"))
         elif isinstance(message, Abort):
             self.aborted.append(message.rid)
             self.running = [r for r in self.running if r.generate.rid != message.rid]
@@ -146,7 +148,7 @@ class Simulator(Outbox):
         if sampling.max_new_tokens > 0:
             logits = self._adjusted(request)
             token_ids = [self._pick(request, logits)]
-            entries = [entry(logits, token_ids[0], logprobs.top)] if logprobs is not None else None
+            entries = [entry(logits, token_ids[0], logprobs.top, logprobs.token_ids)] if logprobs is not None else None
             request.output += token_ids
             finish = self._finish(request, token_ids[0])
         if finish is not None:
@@ -160,6 +162,8 @@ class Simulator(Outbox):
             request.generate.text if is_first else None,
             entries,
             prompt_logprobs,
+            0.0,
+            embedding_of(request.prompt) if request.generate.embed else None,
         )
 
     def _prompt_logprobs(self, request, options):
@@ -198,8 +202,15 @@ class Simulator(Outbox):
         return Finish("length") if len(request.output) >= sampling.max_new_tokens else None
 
 
-def entry(logits: np.ndarray, token: int, top: int) -> Logprob:
+def embedding_of(prompt: list[int]) -> bytes:
+    """Four numbers that depend on the prompt, of length 1."""
+    numbers = np.array([len(prompt), prompt[0], prompt[-1], 1], "<f4")
+    return (numbers / np.linalg.norm(numbers)).astype("<f4").tobytes()
+
+
+def entry(logits: np.ndarray, token: int, top: int, chosen: tuple[int, ...] = ()) -> Logprob:
     """Logprobs at one position."""
     scores = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
     best = np.argsort(-scores, kind="stable")[:top]
-    return Logprob(token, float(scores[token]), tuple((int(i), float(scores[i])) for i in best))
+    pairs = [tuple((int(i), float(scores[i])) for i in ids) for ids in (best, chosen)]
+    return Logprob(token, float(scores[token]), *pairs)

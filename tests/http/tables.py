@@ -4,18 +4,22 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from corymb.serve.admin import abort_fields
+from corymb.serve.admin import abort_fields, pause_fields, profile_fields
 from corymb.serve.anthropic_fields import count_fields, message_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
+from corymb.serve.decisions import decision_fields
+from corymb.serve.embeddings import classify_fields, embed_fields, embedding_fields
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import KINDS
 from corymb.serve.fields import Field
 from corymb.serve.native_fields import native_fields, native_sampling_fields
 from corymb.serve.ollama import show_fields
 from corymb.serve.ollama_fields import ollama_chat_fields, ollama_generate_fields, option_fields
+from corymb.serve.rerank import rerank_fields
 from corymb.serve.responses_fields import response_fields
 from corymb.serve.routes import Route
+from corymb.serve.score import score_fields
 from corymb.serve.settings import HttpSettings
 from corymb.serve.text_routes import detokenize_fields, tokenize_fields
 
@@ -36,8 +40,16 @@ def field_tables() -> dict[str, dict[str, Field]]:
         "tokenize": tokenize_fields(_INFO, HttpSettings()),
         "detokenize": detokenize_fields(_INFO, HttpSettings()),
         "abort": abort_fields(),
+        "pause": pause_fields(),
+        "profile": profile_fields(),
         "messages": message_fields(_INFO, HttpSettings()),
         "count_tokens": count_fields(),
+        "embeddings": embedding_fields(_INFO, HttpSettings()),
+        "ollama_embed": embed_fields(_INFO, HttpSettings()),
+        "classify": classify_fields(),
+        "score": score_fields(_INFO, HttpSettings()),
+        "rerank": rerank_fields(_INFO, HttpSettings()),
+        "decisions": decision_fields(_INFO, HttpSettings()),
         "ollama_chat": ollama_chat_fields(_INFO),
         "ollama_generate": ollama_generate_fields(_INFO),
         "ollama_options": option_fields(),

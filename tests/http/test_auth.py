@@ -12,9 +12,13 @@ from corymb.serve.routes import AccessTable, Endpoint
 from corymb.serve.settings import HttpSettings
 from tests.http.client import refused
 from tests.http.conftest import simulated
+from tests.http.simulator import TOKENIZER
 
 PUBLIC = {"/health", "/ping", "/health_generate"}
-ADMIN = {"/flush_cache", "/abort_request", "/debug/tree"}
+ADMIN = {
+    *("/flush_cache", "/abort_request", "/pause_generation", "/continue_generation", "/start_profile", "/stop_profile"),
+    "/debug/tree",
+}
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +195,10 @@ def test_keys_are_compared_in_constant_time(monkeypatch) -> None:
 
 
 def test_route_table_has_no_path_twice(locked) -> None:
+    from corymb.serve.output_parser import OutputParsers
     from corymb.serve.parts import Parts
 
-    parts = Parts(locked.engine, None, None, HttpSettings(), None)  # type: ignore[arg-type]
+    parsers = OutputParsers(None, None, TOKENIZER)
+    parts = Parts(locked.engine, TOKENIZER, None, HttpSettings(), None, parsers)  # type: ignore[arg-type]
     paths = [route.path for route in route_table(parts)]
     assert len(set(paths)) == len(paths)

@@ -331,7 +331,7 @@ def test_the_official_client_reads_errors(client) -> None:
     with pytest.raises(openai.BadRequestError) as long:
         client.completions.create(model="tape", prompt="a" * 140_000)
     assert long.value.code == "context_length_exceeded"
-    tool = {"type": "function", "function": {"name": "f"}}
+    tool = {"type": "function", "function": {"name": "no name"}}
     with pytest.raises(openai.BadRequestError) as tools:
         client.chat.completions.create(model="tape", messages=[message], tools=[tool])
     assert tools.value.param == "tools"

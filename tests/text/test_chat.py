@@ -219,7 +219,7 @@ def test_model_with_two_templates_uses_one_for_tools(tmp_path: Path) -> None:
 def test_template_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(BrokenModel, match="not valid Jinja"):
         load_chat_template(write(tmp_path, chat_template="{% if %}"))
-    with pytest.raises(BrokenModel, match="nowhere cannot be read"):
+    with pytest.raises(BrokenModel, match="nowhere is no file, nor one of the names chatml"):
         load_chat_template(tmp_path, tmp_path / "nowhere")
 
 

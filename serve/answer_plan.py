@@ -1,0 +1,54 @@
+"""How the answer to a conversation is read, and what it must follow: tools, reasoning and format taken together."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from corymb.scheduler.messages import Grammar, TextOptions
+from corymb.serve.grammar_fields import one_grammar
+from corymb.serve.output_parser import OutputParsers, Reading, is_opened
+from corymb.serve.reasoning import template_variables
+from corymb.serve.tool_grammars import after_reasoning, answer_grammar, call_syntax
+from corymb.serve.tools import tool_use
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """What becomes of one request's text."""
+
+    reading: Reading
+    grammar: Grammar | None
+    shown_specials: tuple[int, ...]
+
+    def text(self, options: TextOptions) -> TextOptions:
+        """What the detokenizer must know: marks are shown, and stop strings do not count in reasoning."""
+        thinking = self.reading.thinking
+        if thinking is None or not self.reading.separates:  # reasoning is content
+            return msgspec.structs.replace(options, shown_specials=self.shown_specials)
+        return msgspec.structs.replace(
+            options,
+            shown_specials=self.shown_specials,
+            thought="" if self.reading.opened else thinking.opening,
+            thought_end=thinking.closing,
+        )
+
+
+def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str) -> AnswerPlan:
+    """From checked values and the rendered prompt. Raises ApiError."""
+    use = tool_use(values)
+    thinking = parsers.thinking(prompt, template_variables(values))
+    syntax = call_syntax(parsers.syntax, use) if use is not None else None
+    reading = Reading(
+        thinking=thinking,
+        opened=thinking is not None and is_opened(prompt, thinking),
+        separates=values.get("separate_reasoning", True),
+        streams=values.get("stream_reasoning", True),
+        syntax=syntax,
+        functions=use.parameters if use is not None else {},
+    )
+    harmony = thinking is not None and thinking.harmony
+    grammar = answer_grammar(syntax, use, one_grammar(values), harmony=harmony)
+    if grammar is not None and thinking is not None:
+        grammar = after_reasoning(grammar, thinking, parsers.reasoning_end_ids, opened=reading.opened)
+    return AnswerPlan(reading, grammar, parsers.shown_specials(reading))

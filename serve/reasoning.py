@@ -1,0 +1,35 @@
+"""What a client says about the thinking that goes before an answer."""
+
+from typing import Any
+
+from corymb.serve.errors import invalid, shown
+from corymb.serve.fields import Field, boolean
+
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+def reasoning_fields() -> list[Field]:
+    """Fields about reasoning."""
+    return [
+        boolean("separate_reasoning"),
+        boolean("stream_reasoning"),
+        Field("reasoning_effort", f"one of {', '.join(_EFFORTS)}; given to the chat template", _read_effort),
+    ]
+
+
+def _read_effort(param: str, value: object) -> str:
+    if not isinstance(value, str) or value not in _EFFORTS:
+        raise invalid(param, f"must be one of {', '.join(_EFFORTS)}, not {shown(value)}.")
+    return value
+
+
+def template_variables(values: dict[str, Any]) -> dict[str, Any]:
+    """What a request tells the chat template, apart from messages and tools."""
+    effort = values.get("reasoning_effort")
+    told: dict[str, Any] = {}
+    if effort == "none":
+        told = {"enable_thinking": False, "thinking": False}
+    elif effort is not None:
+        told = {"reasoning_effort": effort}
+    kwargs: dict[str, Any] = values.get("chat_template_kwargs", {})
+    return told | kwargs
