@@ -31,7 +31,7 @@ from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
 from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
 from corymb.models.states import StatePools
-from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
+from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up, warm_up_masks
 from corymb.scheduler.plan import Runner
 
 DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
@@ -130,6 +130,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         if gpu:
             longest = min(context_length - 1, options.cuda.max_step_tokens)
             warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
+            warm_up_masks(runner, model.vocab_size)
         else:
             warm_up(runner)
         if isinstance(runner, CpuRunner):
