@@ -61,7 +61,8 @@ class Backend(Protocol):
     """Compiles for one vocabulary."""
 
     def compile(self, grammar: Grammar) -> Program:
-        """Raises BadGrammar. May take any time and memory, or end the process: not for where requests are served."""
+        """Raises BadGrammar, MemoryError. May take any time and memory, or end the process: not for where requests are
+        served."""
         ...
 
     def load(self, grammar: Grammar, dumped: bytes) -> Program:

@@ -9,6 +9,7 @@ from corymb.scheduler.plan import Int32
 MAX_RECURSION = 2_000  # of its parsers and converters, in calls
 
 _LOCATION = "] "
+_NO_MEMORY = "bad_alloc"
 
 
 class XGrammarMatcher:
@@ -66,6 +67,8 @@ class XGrammarBackend:
                 return XGrammarProgram(compiler.compile_structural_tag(grammar.text))
             return XGrammarProgram(compiler.compile_grammar(grammar.text))
         except (RuntimeError, ValueError, TypeError) as error:
+            if _NO_MEMORY in str(error):
+                raise MemoryError from error
             raise BadGrammar(_reason(error)) from error
 
     def load(self, grammar: Grammar, dumped: bytes) -> XGrammarProgram:

@@ -28,6 +28,11 @@ class Compiler:
         self._waiting: dict[int, asyncio.Future[Compiled]] = {}
         self._reader: asyncio.Task[None] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None while there is none."""
+        return None if self._process is None else self._process.pid
+
     async def compile(self, grammar: Grammar) -> Compiled:
         """Compiles one grammar; cancelled, it ends the work. Raises ApiError where the process is too busy."""
         id_ = next(self._serial)

@@ -3,7 +3,6 @@
 import os
 import random
 import resource
-import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,7 +94,8 @@ def compile_alone(order: Compile, backend: Backend, limits: Limits, num_tokens: 
     except BadGrammar as error:
         return Compiled(order.id, failure=str(error))
     except MemoryError:
-        return silent(order.id, signal.SIGABRT)
+        memory = f"it takes more than {limits.memory_bytes >> 20} MiB of memory to compile"
+        return Compiled(order.id, failure=memory, too_complex=True)
     if slowest_s > _SLOWEST_TOKEN_S:
         took = (
             f"a token of it takes {slowest_s * 1000:.0f} ms to check and {_SLOWEST_TOKEN_S * 1000:.0f} ms are allowed"

@@ -235,3 +235,61 @@ def test_a_server_without_a_back_end_says_so(serving) -> None:
         error = refused(chat(server, tape("a"), regex="a"), 400, param="regex", code="unsupported_parameter")
         assert "corymb[grammar]" in error["message"]
         assert chat(server, tape("a")).status_code == 200
+
+
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 20},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def agent_server(serving):
+    with serving("corymb/tape", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3") as server:
+        yield server
+
+
+def tools(*, strict: bool) -> list[dict]:
+    function = {"name": "get_weather", "strict": strict, "parameters": WEATHER}
+    return [{"type": "function", "function": function}]
+
+
+@pytest.mark.parametrize("said", [CALL, "no calls from me", "<think>hm</think>\n" + CALL])
+def test_a_required_call_is_made_and_its_arguments_validate(agent_server, said) -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        answer = chat(agent_server, tape(said), tools=tools(strict=False), tool_choice=choice, max_tokens=400).json()
+        (found,) = answer["choices"]
+        assert found["finish_reason"] in ("tool_calls", "length")
+        for call in found["message"]["tool_calls"]:
+            assert call["function"]["name"] == "get_weather"
+            if found["finish_reason"] == "tool_calls":
+                jsonschema.validate(json.loads(call["function"]["arguments"]), WEATHER)
+
+
+def test_a_strict_function_holds_the_calls_that_the_model_chooses_to_make(agent_server) -> None:
+    answer = chat(agent_server, tape("text first " + CALL.replace("3", "30")), tools=tools(strict=True), max_tokens=200)
+    (found,) = answer.json()["choices"]
+    assert found["message"]["content"] == "text first"
+    (call,) = found["message"]["tool_calls"]
+    jsonschema.validate(json.loads(call["function"]["arguments"]), WEATHER)
+    plain = chat(agent_server, tape("text only"), tools=tools(strict=True)).json()["choices"][0]
+    assert (plain["message"]["content"], plain["finish_reason"]) == ("text only", "stop")
+
+
+def test_a_format_begins_when_reasoning_has_ended(agent_server) -> None:
+    said = '<think>let me {think} first</think>{"a": 1}'
+    (found,) = chat(agent_server, tape(said), response_format={"type": "json_object"}).json()["choices"]
+    assert found["message"]["reasoning_content"] == "let me {think} first"
+    assert found["message"]["content"] == '{"a": 1}'
+
+
+def test_a_function_whose_schema_cannot_be_enforced_is_refused_only_where_it_must_be(agent_server) -> None:
+    loose = [{"type": "function", "function": {"name": "f", "parameters": {"not": {"type": "string"}}}}]
+    assert chat(agent_server, tape("a"), tools=loose).status_code == 200
+    refused(chat(agent_server, tape("a"), tools=loose, tool_choice="required"), 400, code="unsupported_schema")
