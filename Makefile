@@ -36,7 +36,7 @@ unit: .venv/.installed-dev
 	.venv/bin/pytest $(PYTEST_ARGS)
 
 soak: .venv/.installed-dev
-	.venv/bin/pytest --hypothesis-profile=soak -p no:cacheprovider --timeout=0 tests/cache tests/scheduler
+	.venv/bin/pytest --hypothesis-profile=soak -p no:cacheprovider --timeout=0 tests/cache tests/scheduler tests/grammars
 
 mutants: .venv/.installed-dev
 	.venv/bin/python tests/mutants/mutants.py

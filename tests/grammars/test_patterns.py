@@ -5,7 +5,7 @@ import re
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corymb.serve.patterns import BadPattern, parse
@@ -35,7 +35,6 @@ def alternatives(pattern: str) -> str:
     return f"^(?:{pattern})$"
 
 
-@settings(max_examples=150)
 @given(PATTERNS, st.integers(0, 1 << 30))
 def test_what_a_pattern_allows_matches_it(bytewise, pattern, seed) -> None:
     whole = bytewise.program(whole_answer(pattern))
@@ -106,7 +105,6 @@ WHOLE = st.integers(-3000, 3000).map(Decimal)
 PARTS = st.one_of(WHOLE, st.integers(-4000, 4000).map(lambda number: Decimal(number) / 16))
 
 
-@settings(max_examples=120)
 @given(bounds(WHOLE), bounds(WHOLE), st.integers(-3100, 3100), st.integers(0, 99))
 def test_integers_are_allowed_exactly_within_their_bounds(bytewise, low, high, number, seed) -> None:
     rules = Rules()
@@ -121,7 +119,6 @@ def test_integers_are_allowed_exactly_within_their_bounds(bytewise, low, high, n
     assert is_inside(Decimal(bytewise.walk(program, seed)), low, high)
 
 
-@settings(max_examples=120)
 @given(bounds(PARTS), bounds(PARTS), PARTS, st.integers(0, 99))
 def test_decimals_are_allowed_within_their_bounds_as_doubles_too(bytewise, low, high, number, seed) -> None:
     rules = Rules()

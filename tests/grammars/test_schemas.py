@@ -4,7 +4,7 @@ import json
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corymb.serve.rules import TooComplex
@@ -69,7 +69,6 @@ LEAVES = st.one_of(
 SCHEMAS = st.recursive(LEAVES, inner, max_leaves=6)
 
 
-@settings(max_examples=250)
 @given(SCHEMAS, SCHEMAS, st.integers(0, 1 << 30))
 def test_what_a_grammar_allows_validates(bytewise, schema, definition, seed) -> None:
     if isinstance(schema, dict):
