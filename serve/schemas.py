@@ -132,8 +132,8 @@ class Writer:
             self._following = before
             if rule is None:
                 self._by_reference[reference] = None
-            else:
-                self.rules.define(name, rule)
+            # What referred to it meanwhile stands in rules that are not used; one without an end matches nothing.
+            self.rules.define(name, rule or f'"x" {name}')
         return self._by_reference[reference]
 
     def _target(self, reference: str, path: str) -> Schema | bool:

@@ -80,8 +80,18 @@ def test_what_a_grammar_allows_validates(bytewise, schema, definition, seed) -> 
     for number in range(4):
         text = bytewise.walk(program, seed + number)
         if text is not None:
-            validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+            formats = jsonschema.Draft202012Validator.FORMAT_CHECKER
+            validator = jsonschema.Draft202012Validator(schema, format_checker=formats)
             validator.validate(json.loads(text))
+
+
+def test_references_to_what_cannot_be_leave_the_rest(bytewise) -> None:
+    never = {"type": "object", "properties": {"again": {"$ref": "#/$defs/d"}, "no": False}, "required": ["again", "no"]}
+    for definition in (False, never):
+        schema = {"type": "array", "prefixItems": [{"$ref": "#/$defs/d"}], "$defs": {"d": definition}}
+        program = bytewise.program(schema_rules(schema))
+        assert bytewise.accepts(program, "[]")
+        assert not bytewise.accepts(program, "[{}]")
 
 
 WHO = {"type": "string", "enum": ["Ana", "Бо", "陈😀"]}
