@@ -38,7 +38,8 @@ def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str) -> 
     """From checked values and the rendered prompt. Raises ApiError."""
     use = tool_use(values)
     thinking = parsers.thinking(prompt, template_variables(values))
-    syntax = call_syntax(parsers.syntax, use) if use is not None else None
+    answer = values.get("response_format")
+    syntax = call_syntax(parsers.syntax, use, answer) if use is not None else None
     reading = Reading(
         thinking=thinking,
         opened=thinking is not None and is_opened(prompt, thinking),
@@ -48,7 +49,7 @@ def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str) -> 
         functions=use.parameters if use is not None else {},
     )
     harmony = thinking is not None and thinking.harmony
-    grammar = answer_grammar(syntax, use, values.get("response_format"), harmony=harmony)
+    grammar = answer_grammar(syntax, use, answer, harmony=harmony)
     if grammar is not None and thinking is not None:
         grammar = after_reasoning(grammar, thinking, parsers.reasoning_end_ids, opened=reading.opened)
     if grammar is not None:

@@ -15,7 +15,6 @@ class Sink(Enum):
     CONTENT = auto()
     REASONING = auto()
     TAKEN = auto()  # kept for the act at its end: a name, a key, a header
-    ARGUMENTS = auto()  # a call's arguments as they are
     VALUE = auto()  # one argument; its JSON depends on the type that the function declares
 
 

@@ -33,6 +33,13 @@ class CallForm:
 
 _OBJECT = CallForm(begin='{"name": "{name}", "parameters": ', end="}")
 _LIST = replace(_OBJECT, before="[", after="]", separator=", ")
+_QWEN3_CODER = CallForm(
+    begin="<tool_call>\n<function={name}>\n",
+    end="\n</function>\n</tool_call>",
+    separator="\n",
+    style="qwen_xml",
+    trigger="<tool_call>",
+)
 FORMS: Mapping[int, CallForm] = {
     id(of.HERMES): CallForm(
         begin='<tool_call>\n{"name": "{name}", "arguments": ',
@@ -40,13 +47,8 @@ FORMS: Mapping[int, CallForm] = {
         separator="\n",
         trigger="<tool_call>",
     ),
-    id(of.QWEN3_CODER): CallForm(
-        begin="<tool_call>\n<function={name}>\n",
-        end="\n</function>\n</tool_call>",
-        separator="\n",
-        style="qwen_xml",
-        trigger="<tool_call>",
-    ),
+    id(of.QWEN3_CODER): _QWEN3_CODER,
+    id(of.QWEN3_CODER_EXACT): _QWEN3_CODER,
     id(of.GLM): CallForm(
         begin="<tool_call>{name}\n", end="\n</tool_call>", separator="\n", style="glm_xml", trigger="<tool_call>"
     ),
@@ -118,10 +120,17 @@ _ANY_TEXT: Format = {"type": "any_text"}
 _GAP = {"type": "regex", "pattern": r"[ \n]{0,4}"}
 
 
-def call_syntax(syntax: Syntax | None, use: ToolUse) -> Syntax | None:
-    """How the calls of an answer are read. Where a grammar must make the model write calls and cannot spell the
-    format of its family, or none is known, the model is made to write a JSON list."""
-    return of.JSON if use.required and (syntax is None or syntax is of.PYTHONIC) else syntax
+def call_syntax(syntax: Syntax | None, use: ToolUse, answer: Grammar | None) -> Syntax | None:
+    """How the calls of an answer are read. Where a grammar tells the model what to write and cannot spell the format
+    of its family, or none is known, calls are a JSON list."""
+    if syntax is None:
+        return of.JSON if use.required else None
+    if use.required or answer is not None or any(function.strict for function in use.functions):
+        return _HELD.get(id(syntax), syntax)
+    return syntax
+
+
+_HELD = {id(of.PYTHONIC): of.JSON, id(of.QWEN3_CODER): of.QWEN3_CODER_EXACT}  # how models write that follow a grammar
 
 
 def answer_grammar(
