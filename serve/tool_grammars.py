@@ -223,15 +223,7 @@ def _final(grammar: Grammar) -> Format:
 
 def _format(grammar: Grammar) -> Format:
     """A grammar as a part of a structural tag."""
-    match grammar.kind:
-        case "json_schema":
-            return {"type": "json_schema", "json_schema": json.loads(grammar.text)}
-        case "json_object":
-            return {"type": "json_schema", "json_schema": {"type": "object"}}
-        case "regex":
-            return {"type": "regex", "pattern": grammar.text}
-        case "ebnf":
-            return {"type": "grammar", "grammar": grammar.text}
-        case "structural_tag":
-            form: Format = json.loads(grammar.text)["format"]
-            return form
+    if grammar.kind == "structural_tag":
+        form: Format = json.loads(grammar.text)["format"]
+        return form
+    return {"type": "grammar", "grammar": grammar.text}
