@@ -9,7 +9,7 @@ Where to read, by what you look for:
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
                  → completions, chat_completions, responses (response_store), anthropic, ollama, native,
-                 text_routes, score, rerank, decisions (questions; all three: labels)
+                 text_routes, parse_routes, score, rerank, decisions (questions; all three: labels)
                  → requests → fan → engine
     its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;
                  anthropic_fields, anthropic_content; ollama_fields

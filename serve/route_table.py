@@ -9,6 +9,7 @@ from corymb.serve.decisions import Decisions
 from corymb.serve.model_routes import ModelRoutes
 from corymb.serve.native import Native
 from corymb.serve.ollama import Ollama
+from corymb.serve.parse_routes import ParseRoutes
 from corymb.serve.parts import Parts
 from corymb.serve.probes import Probes
 from corymb.serve.rerank import Rerank
@@ -22,7 +23,7 @@ def route_table(parts: Parts) -> list[Route]:
     """Every route there is. A route that is not listed here does not exist."""
     models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
     native, anthropic, responses = Native(parts), Anthropic(parts), Responses(parts)
-    ollama = Ollama(parts)
+    ollama, parsing = Ollama(parts), ParseRoutes(parts)
     stored = {"GET": responses.one, "DELETE": responses.delete, "POST": responses.cancel}
     return [
         _get("/health", Access.PUBLIC, probes.health),
@@ -51,6 +52,8 @@ def route_table(parts: Parts) -> list[Route]:
         _post("/v1/tokenize", Access.USER, texts.tokenize),
         _post("/detokenize", Access.USER, texts.detokenize),
         _post("/v1/detokenize", Access.USER, texts.detokenize),
+        _post("/parse_function_call", Access.USER, parsing.parse_function_call),
+        _post("/separate_reasoning", Access.USER, parsing.separate_reasoning),
         _get("/model_info", Access.USER, models.model_info),
         _get("/get_model_info", Access.USER, models.model_info),
         _get("/server_info", Access.USER, models.server_info),

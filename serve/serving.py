@@ -19,6 +19,7 @@ from corymb.serve.engine import Engine, ServedModel
 from corymb.serve.flags import installed_version
 from corymb.serve.metrics import Metrics
 from corymb.serve.prepare import Prepared, prepare
+from corymb.serve.reasoning import EFFORT_VARIABLES
 from corymb.serve.recognition import recognise_reasoning, recognise_tools
 from corymb.serve.seeds import seeds
 from corymb.serve.settings import HttpSettings
@@ -33,7 +34,7 @@ def serve(config: ServeConfig, *, listener: socket, sockets: Path, children: Chi
     tokenizer = load_tokenizer(prepared.tokenizer_folder)
     template = load_chat_template(prepared.tokenizer_folder, config.model.chat_template)
     prepared = _with_parsers(prepared, template)
-    settings = _settings(prepared)
+    settings = _settings(prepared, template)
     timeline.line("model", time.monotonic() - begun_s, f"{_describe(prepared)}; {_describe_device(prepared)}")
     children.tell(
         ChildOptions(
@@ -112,7 +113,7 @@ def _names(prepared: Prepared) -> tuple[str, ...]:
     return tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
 
 
-def _settings(prepared: Prepared) -> HttpSettings:
+def _settings(prepared: Prepared, template: ChatTemplate | None) -> HttpSettings:
     http, parsers = prepared.config.http, prepared.config.model
     return HttpSettings(
         reasoning_parser=parsers.reasoning_parser,
@@ -125,6 +126,7 @@ def _settings(prepared: Prepared) -> HttpSettings:
         incremental_streaming_output=http.incremental_streaming_output,
         enable_response_store=http.enable_response_store,
         uses_priority=_uses_priority(prepared.config),
+        uses_effort=template is not None and not template.variables.isdisjoint(EFFORT_VARIABLES),
         uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",
         sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},
         draw_seed=seeds(prepared.config.runtime.random_seed),
