@@ -1,6 +1,6 @@
 """What one may ask of a scheduler and what it answers: the types on the wire, as msgpack.
 
-main ──Generate, Abort, Control──▶ scheduler ──Step──▶ detokenizer ──Texts──▶ main
+main ──Generate, Abort, Control, Learn, Forget──▶ scheduler ──Step──▶ detokenizer ──Texts──▶ main
                                    scheduler ──Ready, Heartbeat, Stats, Reply──▶ main
 Both children also tell main of their start-up with Stage, Ready or Failed.
 """
@@ -19,8 +19,8 @@ class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an answer must follow. Equal values are the same grammar: the text is already checked and normal."""
 
-    kind: Literal["json_schema", "json_object", "regex", "ebnf", "structural_tag"]
-    text: str  # the JSON of a schema or a structural tag, a pattern, or rules; empty for json_object
+    kind: Literal["json_schema", "json_object", "regex", "ebnf", "structural_tag"]  # what the client wrote
+    text: str  # rules in GBNF whatever the kind, except for a structural tag: its JSON
     after: tuple[int, ...] = ()  # token ids that must have come before it applies: the end of reasoning; () at once
 
 
@@ -93,6 +93,20 @@ class Control(Message, frozen=True):
 
     id: str
     action: Literal["flush_cache"]
+
+
+class Learn(Message, frozen=True):
+    """A compiled grammar. Answered by a `Reply` with the same id; until then no request may name it."""
+
+    id: str
+    grammar: Grammar
+    compiled: bytes
+
+
+class Forget(Message, frozen=True):
+    """No further request will name this grammar; those that did keep it."""
+
+    grammar: Grammar
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -220,13 +234,13 @@ class Stats(Message, frozen=True):
 
 
 class Reply(Message, frozen=True):
-    """Answers a `Control`."""
+    """Answers a `Control` or a `Learn`."""
 
     id: str
     ok: bool
     message: str = ""
 
 
-ToScheduler = Generate | Abort | Control
+ToScheduler = Generate | Abort | Control | Learn | Forget
 ToDetokenizer = Step
 ToMain = Texts | Stage | Ready | Failed | Heartbeat | Stats | Reply

@@ -7,6 +7,7 @@ import numpy as np
 
 from corymb.cache.key import Key
 from corymb.cache.lease import Lease
+from corymb.scheduler.constraint import Constraint
 from corymb.scheduler.messages import Generate, Logprob, LogprobOptions, Sampling, TextOptions
 from corymb.scheduler.plan import Int32
 
@@ -49,6 +50,7 @@ class Request:
     stop_ids: frozenset[int]  # tokens that end it: its own stop ids, and the model's EOS ids unless it ignores them
     arrived_s: float
     processed_at_arrival: int  # tokens the scheduler had prefilled when it came; hrrn ages requests by this
+    constraint: Constraint | None = None  # what its output must follow, advanced to its last output token
     entered: int = 0  # place in the queue: grows with every entry, so a retracted request goes to the tail
     state: State = State.WAITING
     output_ids: list[int] = field(default_factory=list)
@@ -102,7 +104,13 @@ class Request:
 
 
 def request_from(
-    message: Generate, *, eos_ids: frozenset[int], low_first: bool, now_s: float, processed: int
+    message: Generate,
+    *,
+    eos_ids: frozenset[int],
+    constraint: Constraint | None = None,
+    low_first: bool,
+    now_s: float,
+    processed: int,
 ) -> Request:
     """The request that a checked message asks for."""
     priority = message.priority or 0
@@ -122,4 +130,5 @@ def request_from(
         stop_ids=eos | frozenset(sampling.stop_token_ids),
         arrived_s=min(message.arrived_s, now_s) if message.arrived_s > 0 else now_s,
         processed_at_arrival=processed,
+        constraint=constraint,
     )

@@ -20,6 +20,9 @@ Where to read, by what you look for:
                  logprobs, usage, stream_usage, sse; errors, error_shapes
     its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes, recognition; marks,
                  json_reading, python_reading, values) → spoken → events
+    grammars     grammar_fields → grammars: schemas (schema_words, schema_joins, schema_objects, schema_arrays), ranges,
+                 strings, patterns, structural_tags → rules
+                 → grammar_store → compiler · a process of its own: compiler_process (compiling, vocabulary)
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
 
 The main and the detokenizer process never import torch.

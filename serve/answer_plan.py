@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from corymb.scheduler.messages import Grammar, TextOptions
-from corymb.serve.errors import ApiError
 from corymb.serve.output_parser import OutputParsers, Reading, is_opened
 from corymb.serve.reasoning import template_variables
 from corymb.serve.tool_grammars import after_reasoning, answer_grammar, call_syntax
@@ -34,11 +33,11 @@ class AnswerPlan:
         )
 
 
-def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str) -> AnswerPlan:
-    """From checked values and the rendered prompt. Raises ApiError."""
+def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str, answer: Grammar | None) -> AnswerPlan:
+    """From checked values and the rendered prompt. `answer`: what an answer without calls must follow. Raises
+    ApiError."""
     use = tool_use(values)
     thinking = parsers.thinking(prompt, template_variables(values))
-    answer = values.get("response_format")
     syntax = call_syntax(parsers.syntax, use, answer) if use is not None else None
     reading = Reading(
         thinking=thinking,
@@ -52,7 +51,4 @@ def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str) -> 
     grammar = answer_grammar(syntax, use, answer, harmony=harmony)
     if grammar is not None and thinking is not None:
         grammar = after_reasoning(grammar, thinking, parsers.reasoning_end_ids, opened=reading.opened)
-    if grammar is not None:
-        param = "tool_choice" if use is not None and use.required else "tools"
-        raise ApiError("unsupported_parameter", f"`{param}`: constrained output is not available.", param=param)
     return AnswerPlan(reading, grammar, parsers.shown_specials(reading))

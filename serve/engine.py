@@ -12,8 +12,11 @@ import msgspec
 from corymb.scheduler.messages import (
     Abort,
     Control,
+    Forget,
     Generate,
+    Grammar,
     Heartbeat,
+    Learn,
     Message,
     Reply,
     Stats,
@@ -107,13 +110,27 @@ class Engine:
 
     async def flush_cache(self, timeout_s: float) -> Reply:
         """Has the scheduler drop what is cached; returns its answer. Raises EngineUnavailable, TimeoutError."""
+        order = Control(id=str(next(self._serial)), action="flush_cache")
+        async with asyncio.timeout(timeout_s):
+            return await self._ask(order)
+
+    async def learn(self, grammar: Grammar, compiled: bytes) -> Reply:
+        """Has the scheduler take in a compiled grammar; returns its answer. Raises EngineUnavailable, EngineDied."""
+        return await self._ask(Learn(str(next(self._serial)), grammar, compiled))
+
+    def forget_grammar(self, grammar: Grammar) -> None:
+        """No further request will name it."""
+        if self.state != "failed":
+            self._scheduler.send(Forget(grammar))
+
+    async def _ask(self, order: Control | Learn) -> Reply:
         if self.state not in ("ready", "draining"):
             raise EngineUnavailable(_REFUSALS.get(self.state, self.failure))
-        order = Control(id=str(next(self._serial)), action="flush_cache")
-        future = self._replies[order.id] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._replies[order.id] = future
         try:
             self._scheduler.send(order)
-            return await asyncio.wait_for(future, timeout_s)
+            return await future
         finally:
             del self._replies[order.id]
 

@@ -9,7 +9,10 @@ from corymb.kernels.select import Wish
 from corymb.models.architectures import read_config
 from corymb.models.build import Built, RunnerOptions, build
 from corymb.models.cuda_options import CudaOptions
+from corymb.models.grammar_backends import Backend, make_backend
+from corymb.models.matchers import BackgroundMatchers
 from corymb.models.progress import bars
+from corymb.scheduler.constraint import Matchers
 from corymb.scheduler.door import Limits
 from corymb.scheduler.loop import Loop
 from corymb.scheduler.messages import Output, Reply, Stage, Stats, Step, ToScheduler
@@ -20,6 +23,7 @@ from corymb.serve.children import ChildOptions
 from corymb.serve.config import ServeConfig
 from corymb.serve.failpoints import Failpoints
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
+from corymb.serve.vocabulary import read_vocabulary
 
 
 def work(options: ChildOptions, parent: Parent) -> None:
@@ -33,7 +37,9 @@ def work(options: ChildOptions, parent: Parent) -> None:
     ):
         built = _build(Path(options.model_folder), config, parent)
         limits = Limits(built.vocab_size, built.context_length, built.eos_ids)
-        scheduler = Scheduler(config.scheduler, Cache(built.cache_config), limits)
+        scheduler = Scheduler(
+            config.scheduler, Cache(built.cache_config), limits, matchers=_matchers(options, built.vocab_size, limits)
+        )
         failpoints.at_start()
         parent.ready(
             {
@@ -91,6 +97,18 @@ class FailingRunner:
     def close(self) -> None:
         """Closes the runner behind it."""
         self._runner.close()
+
+
+def _matchers(options: ChildOptions, vocab_size: int, limits: Limits) -> Matchers | None:
+    name = options.config.runtime.grammar_backend
+    if name == "auto" or name == "none":  # noqa: PLR1714 - type checkers follow this
+        return None
+
+    def make() -> Backend:
+        folder = Path(options.tokenizer_folder)
+        return make_backend(name, read_vocabulary(folder, vocab_size=vocab_size, eos_ids=limits.eos_ids))
+
+    return BackgroundMatchers(make)
 
 
 def _build(folder: Path, config: ServeConfig, parent: Parent) -> Built:

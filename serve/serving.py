@@ -14,6 +14,7 @@ from corymb.serve import main_process
 from corymb.serve.app import create_app
 from corymb.serve.chat import ChatTemplate, load_chat_template
 from corymb.serve.children import ChildOptions, Children
+from corymb.serve.compiling import Begin, compiler_options
 from corymb.serve.config import HttpConfig, ServeConfig
 from corymb.serve.engine import Engine, ServedModel
 from corymb.serve.flags import installed_version
@@ -88,7 +89,9 @@ def _describe_device(prepared: Prepared) -> str:
     device = f"{gpu.name}, {gib(gpu.total_bytes)}" if gpu else config.runtime.device
     chunk = config.scheduler.chunked_prefill_size
     chunks = f"chunks of {chunk}" if chunk else "whole prompts"
-    return f"{device}, {chunks}, {'overlap' if config.scheduler.overlap_depth else 'no overlap'}"
+    backend = config.runtime.grammar_backend
+    grammars = "no grammars (install corymb[grammar])" if backend == "none" else f"grammars by {backend}"
+    return f"{device}, {chunks}, {'overlap' if config.scheduler.overlap_depth else 'no overlap'}, {grammars}"
 
 
 def _served(prepared: Prepared) -> ServedModel:
@@ -129,7 +132,20 @@ def _settings(prepared: Prepared, template: ChatTemplate | None) -> HttpSettings
         uses_effort=template is not None and not template.variables.isdisjoint(EFFORT_VARIABLES),
         uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",
         sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},
+        compiler=_compiler(prepared),
         draw_seed=seeds(prepared.config.runtime.random_seed),
+    )
+
+
+def _compiler(prepared: Prepared) -> Begin | None:
+    backend = prepared.config.runtime.grammar_backend
+    if backend == "none":
+        return None
+    return compiler_options(
+        backend,
+        str(prepared.tokenizer_folder),
+        vocab_size=prepared.model.vocab_size,
+        eos_ids=tuple(sorted(prepared.model.eos_ids)),
     )
 
 

@@ -1,0 +1,55 @@
+"""Structural tags: formats inside formats, with every schema in them held to the same rules as elsewhere."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from corymb.serve.schema_words import Unsupported
+from corymb.serve.schemas import check_size, schema_rules
+from corymb.serve.strings import whole_answer
+
+MAX_TAG_CHARS = 256 << 10
+
+_XML_STYLES = ("qwen_xml", "glm_xml", "deepseek_xml", "minimax_xml")
+
+
+def tag_text(tag: object) -> str:
+    """The JSON of a structural tag whose schemas and patterns have become rules.
+
+    Raises Unsupported, BadPattern, TooComplex.
+    """
+    if not isinstance(tag, dict) or not isinstance(tag.get("format"), dict):
+        raise Unsupported('a structural tag is an object {"type": "structural_tag", "format": {…}}')
+    check_size(tag, MAX_TAG_CHARS)
+    return json.dumps({"type": "structural_tag", "format": _followed(tag["format"])}, ensure_ascii=False)
+
+
+def _followed(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_followed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    kind = node.get("type")
+    if kind == "json_schema" and node.get("style", "json") == "json":
+        return {"type": "grammar", "grammar": schema_rules(node.get("json_schema"))}
+    if kind in ("json_schema", "qwen_xml_parameter"):
+        return _written_in_tags(node)
+    if kind == "regex":
+        return {"type": "grammar", "grammar": whole_answer(_pattern(node))}
+    return {name: _followed(item) for name, item in node.items()}
+
+
+def _written_in_tags(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments that are not written as JSON: the back end writes the rules, for schemas that pass here."""
+    style = node.get("style", "qwen_xml")
+    if style not in _XML_STYLES:
+        raise Unsupported(f"the style {str(style)[:40]!r} of a schema is not known")
+    schema_rules(node.get("json_schema"))
+    return node
+
+
+def _pattern(node: Mapping[str, Any]) -> str:
+    pattern = node.get("pattern")
+    if not isinstance(pattern, str):
+        raise Unsupported("a format of type regex holds a `pattern`")
+    return pattern
