@@ -4,7 +4,6 @@ import triton.language as tl
 
 from corymb.kernels.triton_blocks import read_tile
 from corymb.kernels.triton_jit import Count, jit
-from corymb.kernels.triton_join import change_heads, store_new
 from corymb.kernels.triton_plan import (
     TILE_BLOCKS,
     TILE_COLUMNS,
@@ -86,8 +85,27 @@ def settle_part(
 
 
 @jit
-def find_work(totals: tl.tensor, lanes: tl.tensor, lane: tl.tensor, SPLIT: tl.constexpr) -> tl.tensor:
-    """Blocks a lane, this lane's first and its end, and the tile it begins in; without SPLIT lanes count tiles."""
+def attend_lanes(
+    q: tl.tensor, out: tl.tensor, keys: tl.tensor, values: tl.tensor, table: tl.tensor, slot_map: tl.tensor,
+    tiles: tl.tensor, lanes: tl.tensor, totals: tl.tensor, tickets: tl.tensor,
+    part_totals: tl.tensor, part_norms: tl.tensor, scale: tl.tensor, value_scale: tl.tensor,
+    q_token_stride: tl.tensor, q_head_stride: tl.tensor, slot_stride: tl.tensor, head_stride: tl.tensor,
+    table_stride: tl.tensor, num_lanes: "Count",
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
+    HAS_MAP: tl.constexpr, SPLIT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, EARLY: tl.constexpr,
+) -> None:
+    """Program i × NUM_KV_HEADS + h is lane i of KV head h: neighbours read the same tokens' heads, which lie together.
+
+    SPLIT lanes follow `plan_lanes`; whichever lane finishes a tile last merges its parts. Without SPLIT each tile stays
+    with one lane, so that a token's sums have one order in every batch. EARLY: the plan and the page table must have
+    been written before the kernel that stands before this one, which only prepares q and the new keys and values.
+    """
+    head = tl.program_id(0) % NUM_KV_HEADS
+    lane = tl.program_id(0) // NUM_KV_HEADS
+    query = tl.arange(0, BLOCK_M)
+    dim = tl.arange(0, BLOCK_D)
     share = tl.load(totals)
     if SPLIT:
         block = lane * share
@@ -96,48 +114,10 @@ def find_work(totals: tl.tensor, lanes: tl.tensor, lane: tl.tensor, SPLIT: tl.co
     else:
         tile = lane
         block = lane
-        last_block = tl.load(totals + 2)
-    return share, block, last_block, tile
-
-
-@jit
-def attend_lanes(
-    q: tl.tensor, out: tl.tensor, keys: tl.tensor, values: tl.tensor, table: tl.tensor, slot_map: tl.tensor,
-    tiles: tl.tensor, lanes: tl.tensor, totals: tl.tensor, tickets: tl.tensor,
-    part_totals: tl.tensor, part_norms: tl.tensor, scale: tl.tensor, value_scale: tl.tensor,
-    turns: tl.tensor, query_weight: tl.tensor, key_weight: tl.tensor, slots: tl.tensor, eps: tl.tensor,
-    inverse_key_scale: tl.tensor, inverse_value_scale: tl.tensor,
-    q_token_stride: tl.tensor, q_head_stride: tl.tensor, slot_stride: tl.tensor, head_stride: tl.tensor,
-    table_stride: tl.tensor, turn_stride: tl.tensor, num_lanes: "Count",
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
-    HAS_MAP: tl.constexpr, SPLIT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, EARLY: tl.constexpr,
-    JOIN: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr, LIMIT: tl.constexpr,
-) -> None:
-    """Program i × NUM_KV_HEADS + h is lane i of KV head h: neighbours read the same tokens' heads, which lie together.
-
-    SPLIT lanes follow `plan_lanes`; whichever lane finishes a tile last merges its parts. Without SPLIT each tile stays
-    with one lane, so that a token's sums have one order in every batch. EARLY: the plan and the page table must have
-    been written before the kernel that stands before this one, which only prepares q and the new keys and values.
-    JOIN, for rows of one token: q holds query, key and value heads as a product gave them.
-    """
-    head = tl.program_id(0) % NUM_KV_HEADS
-    lane = tl.program_id(0) // NUM_KV_HEADS
-    query = tl.arange(0, BLOCK_M)
-    dim = tl.arange(0, BLOCK_D)
-    share, block, last_block, tile = find_work(totals, lanes, lane, SPLIT)
+        last_block = tl.load(totals + 2)  # lanes count tiles here
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    if JOIN:
-        store_new(
-            q + (NUM_KV_HEADS * GROUP + head) * q_head_stride, key_weight, turns, keys + head * head_stride,
-            values + head * head_stride, slots, tiles, tile, tl.load(totals + 2), block, last_block,
-            q_token_stride, q_head_stride, turn_stride, slot_stride, eps, inverse_key_scale, inverse_value_scale,
-            NUM_KV_HEADS, HEAD_DIM // 2, BLOCK_D, NORM, TURN, LIMIT,
-        )
-        tl.debug_barrier()  # other threads of this program read them
     while block < last_block:
         line = tiles + tile * TILE_COLUMNS
         table_line = table + tl.load(line + TILE_ROW).to(tl.int64) * table_stride
@@ -145,18 +125,16 @@ def attend_lanes(
         width = tl.load(line + TILE_WIDTH)
         num_blocks = tl.load(line + TILE_BLOCKS)
         offset = tl.load(line + TILE_OFFSET)
-        low = block - offset if SPLIT else 0
-        high = tl.minimum(last_block - offset, num_blocks) if SPLIT else num_blocks
+        low = 0
+        high = num_blocks
+        if SPLIT:
+            low = block - offset
+            high = tl.minimum(last_block - offset, num_blocks)
         # Query m is head m % GROUP of the tile's token m // GROUP.
         q_token = (token + query // GROUP).to(tl.int64)[:, None]
         q_head = (head * GROUP + query % GROUP)[:, None]
         wanted = (query // GROUP < width)[:, None] & (dim < HEAD_DIM)[None, :]
-        q_place = q + q_token * q_token_stride + q_head * q_head_stride
-        if JOIN:
-            turn = turns + q_token * turn_stride
-            q_tile = change_heads(q_place, wanted, query_weight, turn, eps, HEAD_DIM // 2, BLOCK_D, NORM, TURN)
-        else:
-            q_tile = tl.load(q_place + dim[None, :], mask=wanted, other=0.0)
+        q_tile = tl.load(q + q_token * q_token_stride + q_head * q_head_stride + dim[None, :], mask=wanted, other=0.0)
         top, norm, total = read_tile(
             q_tile, keys + head * head_stride, values + head * head_stride, table_line, slot_map,
             tl.load(line + TILE_POSITION), width, tl.load(line + TILE_FIRST_KEY), low, high, scale, slot_stride,
@@ -175,6 +153,10 @@ def attend_lanes(
             result = total / norm[:, None] * value_scale
             place = q_token * (NUM_KV_HEADS * GROUP * HEAD_DIM) + q_head * HEAD_DIM + dim[None, :]
             tl.store(out + place, result.to(out.dtype.element_ty), mask=wanted)
-        tile += 1 if SPLIT else num_lanes
-        block = offset + high if SPLIT else tile
+        if SPLIT:
+            block = offset + high
+            tile += 1
+        else:
+            tile += num_lanes
+            block = tile
 # fmt: on

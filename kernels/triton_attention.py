@@ -11,7 +11,7 @@ from corymb.kernels.triton_attend import attend_lanes
 from corymb.kernels.triton_jit import Launch, next_power_of_2
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_plan import TILE_COLUMNS, plan_lanes
-from corymb.kernels.triton_store import fp8_limit, store
+from corymb.kernels.triton_store import store
 from corymb.kernels.triton_tiling import (
     MERGE_STAGES,
     VARIANTS,
@@ -92,7 +92,6 @@ class TritonAttention:
         self._deterministic = deterministic
         self._operations = TritonOperations(launch)
         self._layout: RaggedLayout | None = None
-        self._joins = False
         self._lanes = {
             Geometry.of(spec): _make_lanes(
                 spec,
@@ -123,17 +122,12 @@ class TritonAttention:
         return self.attend(q, spec, cache)
 
     def run_joined(self, heads: Tensor, changes: HeadChanges, spec: AttentionSpec, cache: KVLayer) -> Tensor:
-        """Changes the heads, stores keys and values and attends: in one launch where every row has one new token."""
-        if self._joins:
-            return self._attend(heads, spec, cache, changes)
+        """Changes the heads and stores keys and values in one launch, then attends."""
         self._operations.prepare_heads(heads, changes, spec, cache, slots_of(self._planned(), spec))
         return self.attend(heads[:, : spec.num_heads], spec, cache)
 
     def attend(self, q: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Attends where the new tokens' keys and values are stored already."""
-        return self._attend(q, spec, cache, None)
-
-    def _attend(self, q: Tensor, spec: AttentionSpec, cache: KVLayer, changes: HeadChanges | None) -> Tensor:
         layout = self._planned()
         lanes = self._lanes[Geometry.of(spec)]
         tiling = lanes.tiling
@@ -141,7 +135,6 @@ class TritonAttention:
         out = torch.empty((q.shape[0], spec.num_heads, spec.head_dim), dtype=q.dtype, device=q.device)
         slot_map = layout.full_to_sliding if spec.window is not None else layout.table
         assert slot_map is not None, "a layer with a window needs the full-to-sliding map"
-        turns, norms = (None, None) if changes is None else (changes.turns, changes.norms)
         attend_lanes[(num_lanes * spec.num_kv_heads,)](
             q,
             out,
@@ -157,20 +150,11 @@ class TritonAttention:
             lanes.part_norms,
             spec.scale * cache.key_scale * LOG2E,
             cache.value_scale,
-            # Pointers that are not followed where there is nothing to follow.
-            q if turns is None else turns,
-            q if norms is None else norms.query,
-            q if norms is None else norms.key,
-            slots_of(layout, spec),
-            0.0 if norms is None else norms.eps,
-            1.0 / cache.key_scale,
-            1.0 / cache.value_scale,
             q.stride(0),
             q.stride(1),
             cache.keys.stride(0),
             cache.keys.stride(1),
             layout.table.stride(0),
-            0 if turns is None else turns.stride(0),
             num_lanes,
             NUM_KV_HEADS=spec.num_kv_heads,
             GROUP=spec.num_heads // spec.num_kv_heads,
@@ -187,10 +171,6 @@ class TritonAttention:
             PART_STAGES=1 if lanes.variant == "wide" else MERGE_STAGES,
             WIDEN=self._launch.interpreted,
             EARLY=self._launch.early,
-            JOIN=changes is not None,
-            NORM=norms is not None,
-            TURN=turns is not None,
-            LIMIT=fp8_limit(cache),
             **self._launch.options(tiling.num_warps, tiling.num_stages),
         )
         return out
@@ -207,8 +187,6 @@ class TritonAttention:
                 f"({self._limits.max_rows} rows, {self._limits.max_tokens} tokens)"
             )
         self._layout = layout
-        # A longer row's new keys are read by other lanes too, which would have to wait for them.
-        self._joins = num_rows == num_tokens and not self._deterministic
         for lanes in self._lanes.values():
             variant = choose_variant(lanes.spec, num_rows=num_rows, most_tokens=most_tokens)
             lanes.variant = "wide" if self._deterministic else variant

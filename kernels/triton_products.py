@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 MOST_ROWS = 64
-SMALL_INPUTS = 2048  # norming x again in every program costs more than its own launch from here on
-SQUARE_ROWS = 16  # of 4096 × 4096: cuBLAS splits it and needs a second launch, ours takes the addition in
-WIDE_ROWS = 16  # of 6144 × 4096: as fast as cuBLAS alone, and its start overlaps the norm before it
-GATED_ROWS = 0  # of gates and ups of many inputs: both are bound by memory
+SMALL_INPUTS = 2048  # a model's products are all ours up to here: its steps are bound by launches
+MOST_INPUTS = 4096  # with more, ours would have to split them among programs
+SQUARE_OUTPUTS = 4096
+FEW_ROWS, SOME_ROWS = 16, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +40,47 @@ def fits(weight: Tensor, num_rows: int) -> bool:
 
 def wins(size: Size) -> bool:
     """Whether our kernel is the faster one, with nothing but an addition fused in."""
-    if size.num_inputs <= SMALL_INPUTS:
+    if _is_small(size):
         return True
-    if size.num_inputs > 4096:
+    if not SMALL_INPUTS < size.num_inputs <= MOST_INPUTS or size.num_outputs > 2 * SQUARE_OUTPUTS:
         return False
-    return size.num_rows <= (SQUARE_ROWS if size.num_outputs <= 4096 else WIDE_ROWS if size.num_outputs <= 8192 else 0)
+    if size.num_outputs > SQUARE_OUTPUTS:
+        return size.num_rows <= FEW_ROWS  # as fast as cuBLAS alone, and its start overlaps the norm before it
+    # cuBLAS splits few rows and needs a second launch; between those and many its tiles fit better than ours.
+    return not FEW_ROWS < size.num_rows <= SOME_ROWS
 
 
 def fuses_norm(size: Size) -> bool:
     """Whether x should be normed in the kernel, by every program anew."""
-    return size.num_inputs <= SMALL_INPUTS
+    return _is_small(size)
 
 
 def fuses_gate(size: Size) -> bool:
     """Whether the weight's first half should gate its second in the kernel."""
-    return size.num_inputs <= SMALL_INPUTS or (size.num_rows <= GATED_ROWS and size.num_inputs <= 4096)
+    return _is_small(size) or SMALL_INPUTS < size.num_inputs <= MOST_INPUTS
+
+
+def _is_small(size: Size) -> bool:
+    return size.num_inputs <= SMALL_INPUTS and size.num_rows <= SOME_ROWS
 
 
 def choose_shape(size: Size, *, gated: bool) -> Shape:
     """Blocks so narrow that every multiprocessor has one, of 8 to 16 KiB, four of them on their way."""
-    if size.num_inputs == 4096:
+    if size.num_inputs == MOST_INPUTS:
         if gated:
-            return Shape(16, 128, num_warps=2, num_stages=6)
-        if size.num_outputs <= 4096 and size.num_rows <= 32:
-            return Shape(32, 256 if size.num_rows <= 16 else 128, num_warps=4, num_stages=6)
-        if size.num_outputs <= 8192 and size.num_rows <= 16:
+            return Shape(128 if size.num_rows <= SOME_ROWS else 64, 64, num_warps=8, num_stages=4)
+        if size.num_outputs <= SQUARE_OUTPUTS:
+            return _square_shape(size.num_rows)
+        if size.num_outputs <= 2 * SQUARE_OUTPUTS and size.num_rows <= FEW_ROWS:
             return Shape(64, 128, num_warps=4, num_stages=6)
-    block_n = 16 if size.num_outputs <= 4096 and size.num_rows < MOST_ROWS else 32
-    block_k = 256 if size.num_rows <= 16 else 128
+    block_n = 16 if size.num_outputs <= SQUARE_OUTPUTS and size.num_rows < MOST_ROWS else 32
+    block_k = 256 if size.num_rows <= FEW_ROWS else 128
     while size.num_inputs % block_k:
         block_k //= 2
     return Shape(block_n, block_k, num_warps=2 if block_n == 16 else 4, num_stages=4 if gated else 5)
+
+
+def _square_shape(num_rows: int) -> Shape:
+    if num_rows <= SOME_ROWS:
+        return Shape(32, 256 if num_rows <= FEW_ROWS else 128, num_warps=4, num_stages=6)
+    return Shape(32, 128, num_warps=8, num_stages=6)

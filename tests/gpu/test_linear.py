@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from corymb.kernels.operations import Norm
 from corymb.kernels.torch_operations import TorchOperations
 from corymb.kernels.triton_linear import multiply
-from corymb.kernels.triton_products import Size, choose_shape, fits, fuses_norm, wins
+from corymb.kernels.triton_products import Size, choose_shape, fits, fuses_gate, fuses_norm, wins
 
 PLAIN = TorchOperations()
 SHAPES = [(1, 48, 64), (3, 40, 96), (17, 16, 32)]
@@ -77,15 +77,18 @@ def test_ours_are_the_products_that_were_faster_than_the_librarys() -> None:
         False,
         False,
     ]
-    assert [wins(Size(rows, *output)) for rows in (32, 33)] == [True, False]
-    assert all(wins(Size(32, outputs, inputs)) for outputs, inputs in ((960, 576), (576, 1536), (3072, 576)))
+    assert [wins(Size(rows, *output)) for rows in (16, 17, 32, 33)] == [True, False, False, True]
+    for rows in (32, 33):
+        assert all(wins(Size(rows, *small)) == (rows == 32) for small in ((960, 576), (576, 1536), (3072, 576)))
     assert [fuses_norm(Size(1, *product)) for product in (qkv, (960, 576))] == [False, True]
+    assert [fuses_gate(Size(64, *product)) for product in (inner, (3072, 576), (28672, 8192))] == [True, False, False]
 
 
 @pytest.mark.parametrize("num_inputs", [48, 576, 1536, 4096, 14336])
 @pytest.mark.parametrize("num_outputs", [576, 4096, 6144, 28672])
 def test_blocks_divide_the_inputs_and_fit_a_multiprocessor(num_outputs, num_inputs) -> None:
     for num_rows in (16, 32, 64):
-        shape = choose_shape(Size(num_rows, num_outputs, num_inputs), gated=False)
-        assert num_inputs % shape.block_k == 0
-        assert 2 * (num_rows + shape.block_n) * shape.block_k * shape.num_stages <= 227 << 10
+        for weights in (1, 2):  # a gated product reads two blocks
+            shape = choose_shape(Size(num_rows, num_outputs, num_inputs), gated=weights == 2)
+            assert num_inputs % shape.block_k == 0
+            assert 2 * (num_rows + weights * shape.block_n) * shape.block_k * shape.num_stages <= 227 << 10
