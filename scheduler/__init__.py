@@ -7,7 +7,8 @@ the step before it are settled, outputs go out. Who does what in it:
     plan     prefill: lineup (order, branches) → intake (admission, beginnings; pushing, preemption)
              decoding (retraction), with the ratio of outputs to set aside → parts → plan.StepPlan
     results  flight → settling (finishing) → outbox; tally counts
-    grammars following: which are known, and each step's masks; constraint: how far a request is in its own
+    grammars following: which are known, and each step's masks; constraint: how far a request is in its own;
+             thinking: when its thought must end
 
 Policies are functions on numbers: admission, order, branches, preemption, retraction, ratio, finishing; validity says
 which options of `config` exclude each other. Messages on the wire are in `messages`, what the runner gets in `plan`.

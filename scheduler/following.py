@@ -12,6 +12,7 @@ from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.messages import Grammar, Learn, Reply, Sampling
 from corymb.scheduler.plan import Masks
 from corymb.scheduler.request import Request, State
+from corymb.scheduler.thinking import ThinkingLimit
 
 
 class Following:
@@ -61,12 +62,14 @@ class Following:
         return grammar is None or (self._matchers is not None and self._matchers.knows(grammar))
 
     def constraint(self, sampling: Sampling) -> Constraint | None:
-        """A constraint at the beginning of the grammar that a request names; None where it names none."""
+        """A constraint at the beginning of what a request must follow; None where it may say anything."""
+        limit = ThinkingLimit(sampling.thinking) if sampling.thinking is not None else None
         if sampling.grammar is None:
-            return None
+            return Constraint(None, limit=limit) if limit is not None else None
         assert self._matchers is not None, "the door lets in known grammars only"
         return Constraint(
             self._matchers.open(sampling.grammar),
+            limit=limit,
             after=sampling.grammar.after,
             ending_ids=self._eos_ids | frozenset(sampling.stop_token_ids),
             min_new=sampling.min_new_tokens,

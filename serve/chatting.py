@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import msgspec
-
 from corymb.serve.answer_plan import plan_answer
 from corymb.serve.asks import Ask, Room, check_choices
 from corymb.serve.conversation import Conversation, Rendered
@@ -52,7 +50,7 @@ class Chatting:
         ask = Ask(
             rid=values.get("rid") or new_rid(kind),
             token_ids=prompt.token_ids,
-            sampling=msgspec.structs.replace(asked, grammar=plan.grammar),
+            sampling=plan.sampling(asked),
             text=plan.text(text_options(values, min_new=min_new)),
             logprobs=logprobs,
             n=values.get("n", 1),

@@ -3,7 +3,8 @@
 from typing import Any
 
 from corymb.serve.errors import invalid, shown
-from corymb.serve.fields import Field, boolean, inert
+from corymb.serve.fields import Field, boolean, inert, integer
+from corymb.serve.sampling_fields import MAX_NEW_TOKENS
 from corymb.serve.settings import HttpSettings
 
 EFFORT_VARIABLES = ("reasoning_effort", "enable_thinking", "thinking")  # of chat templates
@@ -16,6 +17,7 @@ def reasoning_fields(settings: HttpSettings) -> list[Field]:
     return [
         boolean("separate_reasoning"),
         boolean("stream_reasoning"),
+        integer("max_thinking_tokens", 0, MAX_NEW_TOKENS),
         effort if settings.uses_effort else inert(effort, "this model's template does not know it"),
     ]
 

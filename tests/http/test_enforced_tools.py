@@ -97,6 +97,26 @@ def test_a_schema_that_cannot_be_enforced_is_refused_by_its_keyword(server) -> N
     assert ok(chat(server, tape("x"), tools=[{"type": "function", "function": function}]))["message"]["content"] == "x"
 
 
+def test_a_thought_that_is_too_long_is_ended(server) -> None:
+    text = "<think>0123456789</think>Answer"
+    choice = ok(chat(server, tape(text), max_thinking_tokens=5, max_tokens=14))
+    # The tape goes on below the end that was written for it: one token of it is never said.
+    assert choice["message"]["reasoning_content"] == "0123"
+    assert choice["message"]["content"].startswith("56789")
+    assert ok(chat(server, tape(text), max_thinking_tokens=50))["message"]["content"] == "Answer"
+    assert ok(chat(server, tape("Plain answer"), max_thinking_tokens=3))["message"]["content"] == "Plain answer"
+    strict = {"response_format": {"type": "json_object"}, "max_thinking_tokens": 4, "max_tokens": 60}
+    choice = ok(chat(server, tape('<think>012345678{"a": 1}'), **strict))
+    assert choice["message"]["reasoning_content"] == "012"
+    assert json.loads(choice["message"]["content"]) == {"a": 1}
+
+
+def test_a_limit_needs_a_server_that_knows_reasoning(simulated_tape) -> None:
+    response = chat(simulated_tape, tape("x"), max_thinking_tokens=5)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "max_thinking_tokens"
+
+
 @pytest.mark.parametrize(("parser", "text"), [("kimi_k2", "No."), ("gpt-oss", "<|channel|>c")])
 def test_other_formats_can_be_required(serving, parser: str, text: str) -> None:
     tools = [{"type": "function", "function": {"name": "now", "parameters": {"enum": [{}]}}}]
