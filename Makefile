@@ -2,6 +2,7 @@
 #   make serve MODEL=path-or-hub-id ARGS='--port 8000'
 #   make test            lint, types and all tests, as CI does
 #   make soak            the long randomised runs
+#   make mutants         plants every fault of tests/mutants/faults.py and says which test catches it
 PYTHON ?= python3
 MODEL ?=
 ARGS ?=
@@ -10,11 +11,14 @@ ARGS ?=
 GPU := $(shell nvidia-smi >/dev/null 2>&1 && echo yes)
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?= $(if $(GPU),,https://download.pytorch.org/whl/cpu)
+# Schemas and grammars, 5 MB. Without what they ask for besides: all of it is there already, but for Triton, a GB that
+# only a GPU needs.
+GRAMMAR := xgrammar==0.2.9 apache-tvm-ffi==0.1.15
 EXTRAS := $(if $(GPU),[gpu],)
 PIP := .venv/bin/python -P -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
 
-.PHONY: serve test lint types unit soak venv clean
+.PHONY: serve test lint types unit soak mutants venv clean
 
 serve: .venv/.installed
 	@exec .venv/bin/serve $(MODEL) $(ARGS)
@@ -34,6 +38,9 @@ unit: .venv/.installed-dev
 soak: .venv/.installed-dev
 	.venv/bin/pytest --hypothesis-profile=soak -p no:cacheprovider --timeout=0 tests/cache tests/scheduler
 
+mutants: .venv/.installed-dev
+	.venv/bin/python tests/mutants/mutants.py
+
 venv: .venv/.installed
 
 .venv/bin/pip:
@@ -43,6 +50,7 @@ venv: .venv/.installed
 	@echo "Installing Corymb into .venv (once; torch is the large part) ..."
 	@$(PIP) --retries 2 '$(TORCH)' $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 	@$(PIP) --editable '.$(EXTRAS)'
+	@$(PIP) --no-deps $(GRAMMAR)
 	@touch $@
 
 # Strict editable mode lays out links that type checkers can follow; a new file needs a reinstall, hence the file list.

@@ -56,10 +56,12 @@ def _processor() -> str:
 def _commit() -> str:
     root = Path(__file__).parents[1]
     run = lambda *words: subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)  # noqa: E731
+    noted = root / ".commit"
+    if noted.exists():  # a copy whose history is not that of its files
+        return noted.read_text().strip()
     head = run("rev-parse", "--short=10", "HEAD").stdout.strip()
     if not head:
-        noted = root / ".commit"
-        return noted.read_text().strip() if noted.exists() else "unknown"
+        return "unknown"
     dirty = run("status", "--porcelain", "--untracked-files=no", "--", ":!benchmarks/results").stdout.strip()
     return f"{head}-dirty" if dirty else head
 

@@ -8,10 +8,12 @@ A request's life, through `cache.Cache`:
     cache.commit(lease, token_ids)                       between chunks: others may use what is computed
     cache.close(lease, token_ids)                        once; None keeps nothing
 
-Device copies of the page table and of the full-to-sliding map follow `take_table_writes` and `take_sliding_writes`.
+Device copies of the page table and of the full-to-sliding map follow `take_table_writes` and `take_sliding_writes`;
+`take_state_writes` says, once a step, what becomes of recurrent states.
 
     row of the table   [0, shared) the tree's, pinned   [shared, reserved) the lease's own   [reserved, …) meaningless
     pool               free + evictable (in the tree, unlocked) + leased (in the tree and locked, or own) = total
+    states of a row    one that it works in, copied from the tree or cleared before its first step; up to two snapshots
 
 Who owns what: `Cache` the pools, rows and leases; `Tree` the nodes, named outside by number; each `Component` its part
 of every node, its locks and its victims. The tree decides and returns `Actions`; the cache executes them.

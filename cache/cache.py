@@ -1,49 +1,47 @@
 """The cache as the scheduler sees it: executes what the tree decides, and owns pools and request table."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from corymb.cache.actions import Actions
 from corymb.cache.check import check_cache
-from corymb.cache.component import Arrival
+from corymb.cache.component import Arrival, Component
 from corymb.cache.config import CacheConfig, validate
 from corymb.cache.eviction import ORDERS
+from corymb.cache.index import Index
 from corymb.cache.key import Key
 from corymb.cache.lease import Lease
+from corymb.cache.picture import TreePicture, picture
+from corymb.cache.recurrent import Recurrent
 from corymb.cache.rows import Rows
 from corymb.cache.sliding import Sliding
 from corymb.cache.sliding_pool import SlidingPool
 from corymb.cache.slots import Int32, Slots, pages_of
-from corymb.cache.tree import Tree
-from corymb.cache.writes import SlidingWrites, TableWrites
+from corymb.cache.state_pool import StatePool
+from corymb.cache.tree import Match, Tree
+from corymb.cache.usage import ComponentUsage, PoolUsage, component_usage, pool_usage
+from corymb.cache.writes import SlidingWrites, StateWrites, TableWrites
 
 UNBOUNDED = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Tokens that `grow` could hand out now, by pool: free or evictable."""
+    """Tokens that `grow` could hand out now, by pool, free or evictable; and rows that it could give a state.
+    UNBOUNDED where there is no such pool."""
 
     full: int
-    sliding: int  # UNBOUNDED where there is no sliding pool
-
-
-@dataclass(frozen=True, slots=True)
-class PoolUsage:
-    """Where the usable tokens of a pool are; page 0 is not counted. total = free + evictable + leased."""
-
-    total: int
-    free: int
-    evictable: int  # in the tree, unlocked
-    leased: int  # in the tree and locked, or an open lease's own
+    sliding: int
+    states: int
 
 
 class Cache:
     """Owns the tree, the pools and the request table. Leases borrow from all three and each is closed once.
 
-    All of it is host memory: device copies follow through `take_table_writes` and `take_sliding_writes`. A freed slot
-    may be handed out at once, because the device works in the order of plans.
+    All of it is host memory: device copies follow through `take_table_writes`, `take_sliding_writes` and
+    `take_state_writes`. A freed slot may be handed out at once, because the device works in the order of plans.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -54,10 +52,19 @@ class Cache:
         self.full = Slots(config.num_full_tokens, page_size)
         self.sliding: Sliding | None = None
         self.sliding_pool: SlidingPool | None = None
+        self.recurrent: Recurrent | None = None
+        self.state_pool: StatePool | None = None
+        auxiliary: list[Component] = []
         if config.num_sliding_tokens:
             self.sliding = Sliding(1, config.sliding_window, page_size)
             self.sliding_pool = SlidingPool(config.num_sliding_tokens, page_size, self.full.num_pages)
-        auxiliary = [self.sliding] if self.sliding else []
+            auxiliary.append(self.sliding)
+        if config.num_states:
+            self.recurrent = Recurrent(len(auxiliary) + 1, config.max_states_per_path)
+            self.state_pool = StatePool(config.num_states, config.num_rows, config.state_interval)
+            auxiliary.append(self.recurrent)
+        if config.has_index:
+            auxiliary.append(Index(len(auxiliary) + 1))
         self.tree = Tree(page_size, ORDERS[config.eviction], auxiliary)
         self.leases: dict[int, Lease] = {}  # by row
         self.pins_sliding = np.zeros(config.num_rows, np.bool_)  # rows whose receipt still locks sliding state
@@ -85,17 +92,29 @@ class Cache:
         receipt = self.tree.lock(match.node_id)
         row = self.rows.open(match.slots)
         lease = Lease(self, row, receipt, namespace=key.namespace, priority=priority)
+        lease.reaches = {each.name: reach for each, reach in zip(self.tree.components, match.reaches, strict=True)}
         self.leases[row] = lease
         self.pins_sliding[row] = match.num_tokens > 0
+        self._open_state(lease, match)
         return lease
 
+    def expect(self, lease: Lease, branch: int) -> None:
+        """Has the lease leave a state after `branch` tokens, if a step of it ends there: somebody waits for one."""
+        if self.state_pool:
+            lease.branch = branch
+            self.state_pool.rows.branches[lease.row] = branch
+
     def grow(self, rows: Int32, widths: Int32) -> Int32 | None:
-        """Reserves the next `widths` slots of each of these different rows, evicting what that takes, and returns them
-        flat in row order; None, and nothing has changed, when a pool cannot hold them."""
+        """Reserves the next `widths` slots of each of these different rows, and a state for rows that have none yet,
+        evicting what that takes, and returns the slots flat in row order; None, and nothing has changed, when a pool
+        cannot hold them."""
         assert (self.rows.reserved[rows] + widths <= self.config.context_length).all(), "a row outgrows the table"
         num_pages = self.rows.num_new_pages(rows, widths)
-        if not self._make_room(num_pages * self.config.page_size):
+        num_states = self.state_pool.num_missing(rows) if self.state_pool else 0
+        if not self._make_room(num_pages * self.config.page_size, num_states):
             return None
+        if self.state_pool:
+            self.state_pool.seat(rows)
         pages = self.full.allocate(num_pages)
         if self.sliding_pool:
             self.sliding_pool.pair(pages)
@@ -109,6 +128,7 @@ class Cache:
         row, start = lease.row, int(self.rows.shared[lease.row])
         if not self.config.enable_prefix_cache or len(token_ids) < start + self.config.page_size:
             return
+        assert not (self.state_pool and self.state_pool.rows.is_new[row]), "its state is not copied yet"
         node_id, num_tokens = self._insert(lease, token_ids, finished=False)
         slots = self.tree.slots(node_id, start)
         differs = np.flatnonzero(slots != self.table[row, start:num_tokens])
@@ -119,6 +139,7 @@ class Cache:
         self.tree.unlock(lease.receipt)
         lease.receipt = receipt
         self.pins_sliding[row] = True
+        self._unpin_state(row)
 
     def close(self, lease: Lease, token_ids: Int32 | None) -> None:
         """Ends a lease. `token_ids` is what has been computed and may stay; with None nothing of its own is kept."""
@@ -128,6 +149,8 @@ class Cache:
         if token_ids is not None and self.config.enable_prefix_cache:
             _, kept = self._insert(lease, token_ids, finished=True)
         self._free_own(row, kept)
+        if self.state_pool:
+            self.state_pool.close(row)
         self.tree.unlock(lease.receipt)
         self.rows.close(row)
         self.pins_sliding[row] = False
@@ -162,19 +185,41 @@ class Cache:
         """Returns the changes of the full-to-sliding map since the last call; None without a sliding pool."""
         return self.sliding_pool.take_writes() if self.sliding_pool else None
 
+    def take_state_writes(self, rows: Int32, stops: Int32) -> StateWrites | None:
+        """Plans what a step of these rows, all of which have slots up to `stops`, does to recurrent states; None where
+        the model has none. Called once a step, in the order of steps. Takes snapshots where the fixed interval or a
+        missing state asks for one and there is room."""
+        pool = self.state_pool
+        if pool is None:
+            return None
+        due = pool.due(rows, stops) if self.config.enable_prefix_cache else rows[:0]
+        self._make_room_for_snapshots(due)
+        begun = rows[pool.rows.is_new[rows]].tolist()
+        writes = pool.take(rows, stops, due)
+        for row in begun:
+            self._unpin_state(row)
+        return writes
+
     def available(self) -> Available:
         """Returns how many tokens `grow` could hand out now."""
-        full = self.full.num_free_tokens + self.tree.full.evictable
-        if self.sliding is None or self.sliding_pool is None:
-            return Available(full, UNBOUNDED)
-        return Available(full, self.sliding_pool.slots.num_free_tokens + self.sliding.evictable)
+        full, sliding, states = self.full.num_free_tokens + self.tree.full.evictable, UNBOUNDED, UNBOUNDED
+        if self.sliding and self.sliding_pool:
+            sliding = self.sliding_pool.slots.num_free_tokens + self.sliding.evictable
+        if self.recurrent and self.state_pool:
+            states = self.state_pool.slots.num_free + self.recurrent.evictable + self.state_pool.num_kept
+        return Available(full, sliding, states)
 
     def usage(self) -> dict[str, PoolUsage]:
         """Returns where each pool's tokens are."""
-        usage = {"full": _usage(self.full, self.tree.full.evictable)}
-        if self.sliding and self.sliding_pool:
-            usage["sliding"] = _usage(self.sliding_pool.slots, self.sliding.evictable)
-        return usage
+        return pool_usage(self)
+
+    def components(self) -> dict[str, ComponentUsage]:
+        """Returns what the tree keeps of each component."""
+        return component_usage(self)
+
+    def picture(self, max_nodes: int) -> TreePicture:
+        """Returns the tree for people to look at, the nodes used last first."""
+        return picture(self.tree, max_nodes)
 
     def flush(self) -> bool:
         """Drops everything cached; returns False, and nothing has changed, while a lease is open."""
@@ -190,22 +235,50 @@ class Cache:
     def _usable(self, limit: int) -> int:
         return min(limit, self.config.context_length) if self.config.enable_prefix_cache else 0
 
-    def _make_room(self, num_tokens: int) -> bool:
+    def _open_state(self, lease: Lease, match: Match) -> None:
+        if self.recurrent is None or self.state_pool is None:
+            return
+        step = math.lcm(self.config.page_size, self.config.state_grid)
+        branch = match.num_full - match.num_full % step
+        lease.branch = branch if branch > match.num_tokens else 0
+        state = self.tree.value(match.node_id, self.recurrent)
+        source = int(state[0]) if state is not None else 0
+        self.state_pool.open(lease.row, source, start=match.num_tokens, branch=lease.branch)
+
+    def _unpin_state(self, row: int) -> None:
+        """The state that a row starts from has been copied, or was not needed."""
+        if self.recurrent:
+            lease = self.leases[row]
+            lease.receipt = self.tree.unlock_part(lease.receipt, self.recurrent)
+
+    def _make_room(self, num_tokens: int, num_states: int) -> bool:
         available = self.available()
-        if num_tokens > available.full or num_tokens > available.sliding:
+        if num_tokens > min(available.full, available.sliding) or num_states > available.states:
             return False
         demand = {"full": num_tokens - self.full.num_free_tokens}
         if self.sliding_pool:
             demand["sliding"] = num_tokens - self.sliding_pool.slots.num_free_tokens
+        if self.state_pool:
+            demand["recurrent"] = num_states - self.state_pool.slots.num_free
         if max(demand.values()) > 0:
             self.execute(self.tree.evict(demand))
+        if self.state_pool:
+            # What the tree alone could not give: a row can do without its snapshots, but not without a state.
+            self.state_pool.reclaim(num_states - self.state_pool.slots.num_free)
         return True
+
+    def _make_room_for_snapshots(self, due: Int32) -> None:
+        assert self.state_pool is not None
+        missing = self.state_pool.num_new(due) - self.state_pool.slots.num_free
+        if missing > 0:
+            self.execute(self.tree.evict({"recurrent": missing}))
 
     def _insert(self, lease: Lease, token_ids: Int32, *, finished: bool) -> tuple[int, int]:
         """Returns the end node and how many tokens of the row now belong to the tree."""
         row = lease.row
         assert len(token_ids) <= self.rows.reserved[row], "tokens without slots cannot be computed"
         num_tokens = len(token_ids) - len(token_ids) % self.config.page_size
+        states = self.state_pool.give(row, num_tokens, working=finished) if self.state_pool else {}
         arrival = Arrival(
             key=Key(token_ids, *lease.namespace),
             slots=self.table[row, :num_tokens],
@@ -213,6 +286,7 @@ class Cache:
             finished=finished,
             priority=lease.priority,
             marks={"sliding": int(self.rows.slid[row])},
+            states=states,
         )
         inserted = self.tree.insert(arrival)
         self.execute(inserted.actions)
@@ -239,10 +313,7 @@ class Cache:
             self.sliding_pool.move(move.source, move.target)
         if self.sliding_pool and "sliding" in actions.frees:
             self.sliding_pool.free(pages_of(np.concatenate(actions.frees["sliding"]), size))
+        if self.state_pool and "recurrent" in actions.frees:
+            self.state_pool.slots.free(np.concatenate(actions.frees["recurrent"]))
         if "full" in actions.frees:
             self.full.free(pages_of(np.concatenate(actions.frees["full"]), size))
-
-
-def _usage(slots: Slots, evictable: int) -> PoolUsage:
-    total, free = slots.num_tokens, slots.num_free_tokens
-    return PoolUsage(total, free, evictable, total - free - evictable)

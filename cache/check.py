@@ -1,4 +1,14 @@
-"""Every invariant of the cache, recomputed from nothing but its parts. For tests: the cost is the size of the cache."""
+"""Every invariant of the cache, recomputed from nothing but its parts. For tests: the cost is the size of the cache.
+
+1  What other components keep on a node needs full there.
+2  Every node has full.
+3  So has its parent.
+4  No lock is negative, none is more frequent than full's, and all are those of the open receipts.
+5  Every node that may go is listed as a victim, no node twice.
+6  No list of victims names a node that has left the tree as one that stands.
+7  Counters are what counting gives.
+8  Every page and state is in exactly one place.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,10 +20,15 @@ from corymb.cache.eviction import FULL
 from corymb.cache.key import TOKEN_BYTES
 from corymb.cache.node import Node
 from corymb.cache.slots import Int32, Slots, pages_of
+from corymb.cache.state_pool import NUM_KEPT
 
 if TYPE_CHECKING:
     from corymb.cache.cache import Cache
     from corymb.cache.component import Component
+    from corymb.cache.recurrent import Recurrent
+    from corymb.cache.sliding import Sliding
+    from corymb.cache.sliding_pool import SlidingPool
+    from corymb.cache.state_pool import StatePool
     from corymb.cache.tree import Tree
 
 
@@ -42,16 +57,45 @@ def check_cache(cache: "Cache") -> None:
     _check_conserved("full", cache.full, [*in_tree, *own])
     usage = cache.usage()["full"]
     assert usage.leased == cache.tree.full.locked + sum(map(len, own)) * size, "full: leased tokens miscounted"
-    if cache.sliding is None or cache.sliding_pool is None:
-        return
-    index, twins = cache.sliding.index, cache.sliding_pool.twins
+    if cache.sliding is not None and cache.sliding_pool is not None:
+        _check_sliding(cache, cache.sliding, cache.sliding_pool, nodes)
+    if cache.recurrent is not None and cache.state_pool is not None:
+        _check_states(cache, cache.recurrent, cache.state_pool, nodes)
+
+
+def _check_sliding(cache: "Cache", sliding: "Sliding", pool: "SlidingPool", nodes: list[Node]) -> None:
+    size = cache.config.page_size
+    own = [cache.rows.own_slots(row, 0) // np.int32(size) for row in cache.leases]
+    index, twins = sliding.index, pool.twins
     in_tree = [pages_of(_value(node, index), size) for node in nodes if node.values[index] is not None]
     live = [pages[_positions(cache, row) >= cache.rows.slid[row]] for row, pages in zip(cache.leases, own, strict=True)]
     owners = np.concatenate([*in_tree, *live, np.empty(0, np.int32)])
     assert set(np.flatnonzero(twins).tolist()) == set(owners.tolist()), "twins live that nobody counts, or the reverse"
-    _check_conserved("sliding", cache.sliding_pool.slots, [twins[owners]])
+    _check_conserved("sliding", pool.slots, [twins[owners]])
     usage = cache.usage()["sliding"]
-    assert usage.leased == cache.sliding.locked + sum(map(len, live)) * size, "sliding: leased tokens miscounted"
+    assert usage.leased == sliding.locked + sum(map(len, live)) * size, "sliding: leased tokens miscounted"
+
+
+def _check_states(cache: "Cache", recurrent: "Recurrent", pool: "StatePool", nodes: list[Node]) -> None:
+    rows, index = pool.rows, recurrent.index
+    in_tree = [_value(node, index) for node in nodes if node.values[index] is not None]
+    own = [int(slot) for slot in rows.working if slot] + [slot for kept in pool.kept.values() for slot in kept.values()]
+    _check_conserved("recurrent", pool.slots, [*in_tree, np.array(own, np.int32)])
+    assert cache.usage()["recurrent"].leased == recurrent.locked + len(own), "recurrent: leased states miscounted"
+    closed = np.ones(cache.config.num_rows, np.bool_)
+    closed[[*cache.leases]] = False
+    assert not rows.working[closed].any(), "a closed row works in a state"
+    assert set(pool.kept) <= set(cache.leases), "a closed row keeps a snapshot"
+    for row, lease in cache.leases.items():
+        marked = lease.receipt.marks[index] is not None
+        assert marked == bool(rows.is_new[row]), "a state is pinned after its copy, or not before it"
+        kept = pool.kept.get(row, {})
+        assert len(kept) <= NUM_KEPT
+        assert all(0 < stop <= rows.stops[row] and not stop % cache.config.page_size for stop in kept)
+        if rows.is_new[row] and rows.source[row]:
+            start = cache.tree.value(lease.receipt.node_id, recurrent)
+            assert start is not None, "the state that a row starts from is gone"
+            assert start[0] == rows.source[row], "a row starts from another node's state"
 
 
 def _below(node: Node) -> Iterator[Node]:
@@ -99,6 +143,7 @@ def _check_component(tree: "Tree", component: "Component", nodes: list[Node]) ->
     evictable = sum(component.size(node) for node in nodes if not node.locks[index])
     locked = sum(component.size(node) for node in nodes if node.locks[index])
     assert (component.evictable, component.locked) == (evictable, locked), f"{name}: counters are off"
+    assert component.num_holding == sum(node.values[index] is not None for node in nodes), f"{name}: nodes miscounted"
 
 
 def _check_rows(cache: "Cache") -> None:

@@ -1,6 +1,6 @@
 """What one kind of attention state must answer so that the tree can carry it.
 
-Four kinds are meant to fit:
+Four kinds there are:
 
 | kind      | value on a node             | valid end of a match             | lock covers        | victims            |
 |-----------|-----------------------------|----------------------------------|--------------------|--------------------|
@@ -29,6 +29,8 @@ class Arrival:
     """A computed sequence on its way into the tree.
 
     [0, num_shared) came from the tree   [num_shared, num_tokens) the owner's, given to the tree by the insert
+
+    `states` go over to the tree too: each has seen whole pages, `num_shared` tokens at least, `num_tokens` at most.
     """
 
     key: Key
@@ -37,6 +39,7 @@ class Arrival:
     finished: bool = True  # False between two chunks of one request: counts as no further use
     priority: int = 0
     marks: Mapping[str, int] = field(default_factory=dict)  # by component, what it has to know of this sequence
+    states: Mapping[int, int] = field(default_factory=dict)  # slots of recurrent states, by tokens seen
 
     @property
     def num_tokens(self) -> int:
@@ -58,6 +61,8 @@ class Component(ABC):
         self.index = index
         self.evictable = 0  # tokens (or states) on unlocked nodes
         self.locked = 0  # on locked nodes
+        self.num_holding = 0  # nodes with a value
+        self.now = 0  # logical time of the insert in progress
         self.victims = Victims(index, self.rank, self.is_victim)
 
     # ── match ──
@@ -153,6 +158,7 @@ class Component(ABC):
         """Sets the value of a node that has none."""
         assert node.values[self.index] is None
         node.values[self.index] = value
+        self.num_holding += 1
         if node.locks[self.index]:
             self.locked += self.size(node)
         else:
@@ -167,6 +173,7 @@ class Component(ABC):
         size = self.size(node)
         self.evictable -= size
         node.values[self.index] = None
+        self.num_holding -= 1
         actions.free(self.name, value)
         return size
 
@@ -175,7 +182,7 @@ class Component(ABC):
     def check(self, node: Node) -> None:
         """Raises AssertionError when the node breaks a rule of this component."""
         assert node.values[self.index] is None or node.values[FULL] is not None, "state without full state"
-        assert not node.locks[self.index] or node.locks[FULL], "locked here but not in full"
+        assert 0 <= node.locks[self.index] <= node.locks[FULL], "locked more often here than in full"
 
 
 def path_up(node: Node, stop: int) -> Iterator[Node]:

@@ -1,10 +1,14 @@
 """The cache's part of the server's configuration."""
 
+import math
 from typing import Literal
 
 import msgspec
 
 Eviction = Literal["lru", "lfu", "slru", "priority"]
+
+
+LEAST_STATES = 2  # one that a request works in, and one that it starts from
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,6 +18,11 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_full_tokens: int
     num_sliding_tokens: int = 0  # 0: the model has no sliding-window layers
     sliding_window: int = 0  # tokens, the current one included
+    num_states: int = 0  # slots for recurrent states, slot 0 among them, which is padding; 0: the model has none
+    state_interval: int = 256  # tokens between two snapshots of a sequence; a multiple of state_grid and page_size
+    state_grid: int = 1  # prompts are cut at multiples of it: a chunked kernel gives the same bits from there on
+    max_states_per_path: int | None = None
+    has_index: bool = False  # full's slots hold keys of a sparse-attention index too
     page_size: int = 1
     num_rows: int = 257  # rows of the request table; row 0 is reserved for padding
     context_length: int = 8192  # columns of the request table
@@ -32,5 +41,22 @@ def validate(config: CacheConfig) -> None:
         raise ValueError(f"num_full_tokens is {config.num_full_tokens}: two pages are the least, one is reserved")
     if bool(config.num_sliding_tokens) != bool(config.sliding_window):
         raise ValueError("num_sliding_tokens and sliding_window go together: set both or neither")
+    if config.num_states:
+        _validate_states(config)
     if config.num_rows < 2:
         raise ValueError(f"num_rows is {config.num_rows}: two rows are the least, row 0 is padding")
+
+
+def _validate_states(config: CacheConfig) -> None:
+    if config.num_states < LEAST_STATES + 1:
+        raise ValueError(f"num_states is {config.num_states}: {LEAST_STATES + 1} are the least, one is reserved")
+    if config.state_grid < 1:
+        raise ValueError(f"state_grid is {config.state_grid}: it must be at least 1")
+    step = math.lcm(config.page_size, config.state_grid)
+    if config.state_interval < 1 or config.state_interval % step:
+        raise ValueError(
+            f"state_interval is {config.state_interval}: make it a multiple of {step}, for page_size "
+            f"{config.page_size} and state_grid {config.state_grid}"
+        )
+    if config.max_states_per_path is not None and config.max_states_per_path < 1:
+        raise ValueError(f"max_states_per_path is {config.max_states_per_path}: it must be at least 1, or None")

@@ -42,6 +42,7 @@ class Full(Component):
         upper.values[FULL] = slots[: upper.length].copy()
         lower.values[FULL] = slots[upper.length :].copy()
         upper.locks[FULL] = lower.locks[FULL]
+        self.num_holding += 1
 
     def meet(self, node: Node, arrival: Arrival, actions: Actions) -> None:
         """The tree has these tokens: the arrival's slots are duplicates."""

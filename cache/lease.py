@@ -14,7 +14,7 @@ class Lease:
     """Pins one path of the tree and owns a row and the slots reserved since. Ends once, by `Cache.close`; leaving it as
     a context manager closes it, if still open, and keeps nothing."""
 
-    __slots__ = ("_cache", "closed", "namespace", "num_cached", "priority", "receipt", "row")
+    __slots__ = ("_cache", "branch", "closed", "namespace", "num_cached", "priority", "reaches", "receipt", "row")
 
     def __init__(self, cache: "Cache", row: int, receipt: Receipt, *, namespace: Namespace, priority: int) -> None:
         self._cache = cache
@@ -24,6 +24,8 @@ class Lease:
         self.priority = priority
         self.closed = False
         self.num_cached = self.num_reserved  # tokens found in the tree at open
+        self.reaches: dict[str, int] = {}  # tokens that each component alone would have given
+        self.branch = 0  # a prompt that is cut there leaves the state that the next such prompt misses; 0 for nowhere
 
     @property
     def num_reserved(self) -> int:

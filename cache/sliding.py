@@ -46,6 +46,7 @@ class Sliding(Component):
         index = self.index
         if lower.values[index] is not None:
             upper.values[index], lower.values[index] = upper.values[FULL], lower.values[FULL]
+            self.num_holding += 1
         upper.locks[index] = lower.locks[index]
         self.victims.offer(upper)
 

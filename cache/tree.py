@@ -20,12 +20,17 @@ EMPTY = np.empty(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A usable prefix: its end, length and full slots; `num_full` is how far the full component alone would reach."""
+    """A usable prefix: its end, length and full slots, and how far each component alone would reach, full first."""
 
     node_id: int
     num_tokens: int
     slots: Int32
-    num_full: int
+    reaches: Sequence[int]
+
+    @property
+    def num_full(self) -> int:
+        """Tokens that the tree has of the sequence, usable or not."""
+        return self.reaches[FULL]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,16 @@ class Tree:
         self._stamp = 0
         self.root = self._new_node()
 
+    @property
+    def num_nodes(self) -> int:
+        """Without the root."""
+        return len(self.nodes) - 1
+
+    @property
+    def now(self) -> int:
+        """Logical time: matches and inserts so far."""
+        return self._stamp
+
     # ── match ──
 
     def measure(self, key: Key, limit: int) -> int:
@@ -79,13 +94,13 @@ class Tree:
         tokens = key.tokens(limit, self.page_size)
         found = walk(self.root, key.namespace, tokens, self.page_size, self.components)
         if not found.path:
-            return Match(self.root.id, 0, EMPTY, found.num_full)
+            return Match(self.root.id, 0, EMPTY, found.reaches)
         path = found.path
         if found.num_tokens < path[-1].stop:
             path[-1] = self._split(path[-1], found.num_tokens - path[-1].start)
         self._stamp += 1
         self._refresh(path[-1])
-        return Match(path[-1].id, found.num_tokens, _slots(path), found.num_full)
+        return Match(path[-1].id, found.num_tokens, _slots(path), found.reaches)
 
     def slots(self, node_id: int, start: int) -> Int32:
         """Returns the full slots of the sequence that ends at the node, from `start`, a node's start, on."""
@@ -106,6 +121,8 @@ class Tree:
         """Takes a sequence in. Slots it brings for tokens that the tree already has are freed or put to use."""
         actions = Actions()
         self._stamp += 1
+        for component in self.components:
+            component.now = self._stamp
         tokens, namespace = arrival.key.tokens(arrival.num_tokens, self.page_size), arrival.key.namespace
         node, at = self.root, 0
         while at < len(tokens):

@@ -14,7 +14,7 @@ class Walk:
 
     path: list[Node]  # from below the root to the node in which the best hit ends
     num_tokens: int  # best hit that every component accepts
-    num_full: int  # hit that the full component alone would give
+    reaches: list[int]  # hits that each component alone would give; full's comes first and is the longest
 
 
 def edge_at(namespace: Namespace, tokens: bytes, at: int, page_bytes: int) -> Edge:
@@ -25,7 +25,10 @@ def edge_at(namespace: Namespace, tokens: bytes, at: int, page_bytes: int) -> Ed
 
 def walk(root: Node, namespace: Namespace, tokens: bytes, page_size: int, components: Sequence[Component]) -> Walk:
     """Follows `tokens` as far as the tree has them. Every validator sees every node: some keep running lengths."""
-    validators = [validator for component in components if (validator := component.validator()) is not None]
+    validators = [
+        (component.index, validator) for component in components if (validator := component.validator()) is not None
+    ]
+    reaches = [-1] * len(components)
     page_bytes = page_size * TOKEN_BYTES
     path: list[Node] = []
     at = num_best = best = 0
@@ -39,11 +42,16 @@ def walk(root: Node, namespace: Namespace, tokens: bytes, page_size: int, compon
         path.append(child)
         at += count * TOKEN_BYTES
         valid = True
-        for validator in validators:
-            valid &= validator(child, count)
+        for index, validator in validators:
+            if validator(child, count):
+                reaches[index] = at
+            else:
+                valid = False
         if valid:
             best, num_best = at // TOKEN_BYTES, len(path)
         if count < child.length:
             break
         node = child
-    return Walk(path[:num_best], best, at // TOKEN_BYTES)
+    for index, _ in validators:
+        reaches[index] = max(reaches[index], 0)
+    return Walk(path[:num_best], best, [(at if reach < 0 else reach) // TOKEN_BYTES for reach in reaches])

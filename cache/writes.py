@@ -25,6 +25,28 @@ class TableWrites:
 
 
 @dataclass(frozen=True, slots=True)
+class StateWrites:
+    """What a step does to recurrent states, one slot each; slot 0 is padding.
+
+    In this order: clear `zero`, copy `before_from[i]` to `before_to[i]`, then the forward, in which row r goes on from
+    the state in slots[r] and leaves the state after its last token there, then copy `after_from[i]` to `after_to[i]`.
+    """
+
+    slots: Int32  # [R], the working state of each row of the plan
+    zero: Int32
+    before_from: Int32  # may name a slot twice: two rows start from one state
+    before_to: Int32
+    after_from: Int32
+    after_to: Int32
+
+    @staticmethod
+    def only(slots: Int32) -> "StateWrites":
+        """Rows that go on from the states in `slots`, and nothing else."""
+        empty = np.empty(0, np.int32)
+        return StateWrites(slots, empty, empty, empty, empty, empty)
+
+
+@dataclass(frozen=True, slots=True)
 class SlidingWrites:
     """Entries of the full-to-sliding slot map that change: map[full[i]] = sliding[i]; 0 means no sliding slot."""
 

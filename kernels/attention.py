@@ -6,7 +6,7 @@ of those. Keys and values live in a paged pool and are found through the page ta
 slot = table[rows[r], position], and for a sliding-window layer full_to_sliding[slot].
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -30,6 +30,7 @@ class RaggedLayout:
     host_rows: NDArray[np.int32]
     host_widths: NDArray[np.int32]
     host_starts: NDArray[np.int32]
+    state_slots: Tensor | None = None  # int64 [R], each row's slot in the pools of recurrent states; None without any
 
     @property
     def num_rows(self) -> int:
@@ -43,6 +44,15 @@ class RaggedLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """What chooses the keys that a layer attends to (see `LatentAttention.choose`)."""
+
+    num_heads: int
+    head_dim: int
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """What a layer's attention is; equal specs may share a plan."""
 
@@ -52,6 +62,17 @@ class AttentionSpec:
     scale: float
     window: int | None = None  # tokens, the current one included; None attends to all
     soft_cap: float | None = None  # logits become cap × tanh(logits ÷ cap)
+    # Attention to latents (MLA): one key head, whose first `latent_dim` numbers are the value; nothing else is stored.
+    latent_dim: int | None = None
+    index: IndexSpec | None = None  # the layer chooses its keys by an index of its own
+    # float32 [num_heads]: one more logit of each head, of a key whose value is zero. Nobody plans by its numbers; a
+    # spec that only describes a layer holds them on torch's meta device.
+    sinks: Tensor | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def value_dim(self) -> int:
+        """Numbers of a value."""
+        return self.head_dim if self.latent_dim is None else self.latent_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +80,10 @@ class KVLayer:
     """One layer's part of a pool; page p of size s holds slots p·s … p·s + s - 1, so a slot indexes the first axis."""
 
     keys: Tensor  # [num_slots, num_kv_heads, head_dim]
-    values: Tensor  # [num_slots, num_kv_heads, head_dim]
+    values: Tensor  # [num_slots, num_kv_heads, value_dim]; of latents, a view of the keys
     key_scale: float = 1.0  # an 8-bit pool holds keys ÷ key_scale
     value_scale: float = 1.0
+    index_keys: Tensor | None = None  # [num_slots, index.head_dim], in the same slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +113,35 @@ class Attention(Protocol):
     def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Stores k and v [T, num_kv_heads, head_dim] at the new tokens' slots, then attends with q
         [T, num_heads, head_dim]; returns [T, num_heads, head_dim]. A spec with a window uses the sliding pool."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The keys that each new token attends to."""
+
+    slots: Tensor  # int32 [T, top_k] of the full pool, in the order of positions; meaningless from `counts` on
+    counts: Tensor  # int32 [T]
+
+
+@runtime_checkable
+class LatentAttention(Attention, Protocol):
+    """A back end that attends to latents."""
+
+    def run_latent(
+        self, q: Tensor, latents: Tensor, spec: AttentionSpec, cache: KVLayer, chosen: Chosen | None
+    ) -> Tensor:
+        """Stores latents [T, head_dim] at the new tokens' slots, then attends with q [T, num_heads, head_dim]: to the
+        chosen keys, where some were chosen. Returns [T, num_heads, latent_dim]."""
+        ...
+
+    def choose(self, q: Tensor, weights: Tensor, keys: Tensor, spec: AttentionSpec, cache: KVLayer) -> Chosen:
+        """Stores index keys [T, dim] at the new tokens' slots and gives each token the keys, its own and earlier ones,
+        that score best; the earlier ones among equals, whatever their score.
+
+        The score of key s is Σ weights[t, h] × relu(q[t, h] · keys[s]) over the heads of q [T, heads, dim]; weights are
+        float32 [T, heads].
+        """
         ...
 
 

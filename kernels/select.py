@@ -31,19 +31,21 @@ class Selected:
     note: str | None = None
 
 
-def select(wish: Wish, *, has_flashinfer: bool) -> Selected:
-    """Decides. Raises UnavailableBackend."""
+def select(wish: Wish, *, has_flashinfer: bool, ours: str | None = None) -> Selected:
+    """Decides. `ours`: what the model's attention has that only our own back ends do. Raises UnavailableBackend."""
     prefill = wish.both if wish.prefill == "auto" else wish.prefill
     decode = wish.both if wish.decode == "auto" else wish.decode
     if "flashinfer" in (prefill, decode) and not has_flashinfer:
         raise UnavailableBackend("FlashInfer is not installed; install corymb[gpu] or use --attention-backend triton.")
+    if ours and "flashinfer" in (prefill, decode):
+        raise UnavailableBackend(f"FlashInfer does not serve models with {ours} here; use --attention-backend triton.")
     if wish.deterministic and "flashinfer" in (prefill, decode):
         raise UnavailableBackend("FlashInfer is not deterministic across batches; use --attention-backend triton.")
     if "torch" in (prefill, decode) and prefill != decode:
         raise UnavailableBackend("The torch back end serves both phases or none; use --attention-backend torch.")
     note = None
     if prefill == "auto":
-        prefill = "flashinfer" if has_flashinfer and not wish.deterministic else "triton"
+        prefill = "flashinfer" if has_flashinfer and not wish.deterministic and not ours else "triton"
         if not has_flashinfer:
             note = "FlashInfer is not installed: attention falls back to Triton."
     # One launch a layer, planned on the device: FlashInfer's decode would put its planning into every step.

@@ -54,7 +54,7 @@ class SingleQueries:
     patterns: dict[tuple[int, int, bool], Pattern] = field(default_factory=dict)  # made when first needed
 
     def attend(self, q: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
-        """Returns [S, num_heads, head_dim] of q [S, num_heads, head_dim]."""
+        """Returns [S, num_heads, value_dim] of q [S, num_heads, head_dim]."""
         if q.dtype == torch.float32 and q.device.type == "cpu":
             return self._attend_in_place(q, spec, cache)
         return self._attend_gathered(q, spec, cache)
@@ -72,16 +72,18 @@ class SingleQueries:
         ).values()
         if spec.soft_cap is not None:
             scores = capped(scores, spec.soft_cap).add_(pattern.hidden)
-        weights = scores.view(rows, -1).softmax(-1)
+        weights = weights_of(scores.view(-1, spec.num_heads, self.slots.shape[1]), spec.sinks)
+        # Latents are a part of their keys, which are read as they lie.
+        values = cache.values if spec.latent_dim is None else cache.keys
         attended = F.embedding_bag(
             pattern.columns,
-            cache.values.view(-1, dim),
+            values.view(-1, dim),
             pattern.offsets,
             mode="sum",
-            per_sample_weights=weights.view(-1),
+            per_sample_weights=weights.reshape(-1),
             include_last_offset=True,
         )
-        return attended.view(-1, spec.num_heads, dim)
+        return attended.view(-1, spec.num_heads, dim)[..., : spec.value_dim]
 
     def _attend_gathered(self, q: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Copies keys and values together, then attends densely."""
@@ -90,7 +92,8 @@ class SingleQueries:
         keys, values = cache.keys[self.slots].transpose(1, 2), cache.values[self.slots].transpose(1, 2)
         scores = torch.matmul(queries, keys.transpose(-1, -2)).float() * spec.scale
         scores = capped(scores, spec.soft_cap) + self.hidden[:, None, None]
-        return torch.matmul(scores.softmax(-1).to(q.dtype), values).view(q.shape)
+        weights = weights_of(scores.view(rows, spec.num_heads, -1), spec.sinks).view(scores.shape)
+        return torch.matmul(weights.to(q.dtype), values).view(rows, spec.num_heads, spec.value_dim)
 
     def _pattern(self, spec: AttentionSpec, num_slots: int) -> Pattern:
         key = (spec.num_heads, spec.num_kv_heads, spec.soft_cap is not None)
@@ -111,6 +114,16 @@ class SingleQueries:
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
             matrix = torch.sparse_csr_tensor(offsets, columns, values, shape, check_invariants=False)
         return Pattern(matrix, hidden, columns, offsets)
+
+
+def weights_of(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """The softmax of scores [S, num_heads, L], in which each head's sink takes a share."""
+    if sinks is None:
+        return scores.softmax(-1)
+    # In a vector of its own, whose other lanes are empty: see LANES.
+    last = torch.full((len(sinks), LANES), -torch.inf, device=scores.device)
+    last[:, 0] = sinks
+    return torch.cat((scores, last.expand(len(scores), -1, -1)), dim=-1).softmax(-1)[..., : scores.shape[-1]]
 
 
 def capped(scores: Tensor, cap: float | None) -> Tensor:

@@ -13,8 +13,9 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout
+from corymb.kernels.attention import AttentionSpec, Chosen, KVLayer, RaggedLayout
 from corymb.kernels.single_queries import LANES, SingleQueries, capped, group_by_length
+from corymb.kernels.torch_index import attend_chosen, choose_keys
 
 Index = NDArray[np.signedinteger[Any]]
 
@@ -64,15 +65,34 @@ class TorchAttention:
         """See Attention."""
         plan = self._plan_for(spec.window)
         cache.keys.index_copy_(0, plan.new_slots, k)
-        cache.values.index_copy_(0, plan.new_slots, v)
+        if spec.latent_dim is None:
+            cache.values.index_copy_(0, plan.new_slots, v)
         if len(plan.singles) == 1 and not plan.blocks:
             return plan.singles[0].attend(q, spec, cache)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        out = torch.empty((*q.shape[:2], spec.value_dim), dtype=q.dtype, device=q.device)
         for block in plan.blocks:
             out[block.first : block.last] = _attend(q[block.first : block.last], block, spec, cache)
         for single in plan.singles:
             out.index_copy_(0, single.tokens, single.attend(q.index_select(0, single.tokens), spec, cache))
         return out
+
+    def run_latent(
+        self, q: Tensor, latents: Tensor, spec: AttentionSpec, cache: KVLayer, chosen: Chosen | None
+    ) -> Tensor:
+        """See LatentAttention."""
+        keys = latents.unsqueeze(1)
+        if chosen is None:
+            return self.run(q, keys, keys, spec, cache)
+        cache.keys.index_copy_(0, self._plan_for(None).new_slots, keys)
+        return attend_chosen(q, chosen, spec, cache)
+
+    def choose(self, q: Tensor, weights: Tensor, keys: Tensor, spec: AttentionSpec, cache: KVLayer) -> Chosen:
+        """See LatentAttention."""
+        assert self._layout is not None, "plan comes before choose"
+        assert spec.index is not None, "only layers with an index choose"
+        assert cache.index_keys is not None, "only layers with an index choose"
+        cache.index_keys.index_copy_(0, self._layout.slots, keys)
+        return choose_keys(q, weights, self._layout, cache.index_keys, spec.index.top_k)
 
     def _plan_for(self, window: int | None) -> WindowPlan:
         assert self._layout is not None, "plan comes before run"
@@ -151,19 +171,23 @@ def _attend(q: Tensor, block: Block, spec: AttentionSpec, cache: KVLayer) -> Ten
         pool.index_select(0, block.slots).transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1)
         for pool in (cache.keys, cache.values)
     )
-    if spec.soft_cap is None:
+    if spec.soft_cap is None and spec.sinks is None:
         attended = F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=block.mask, is_causal=block.mask is None, scale=spec.scale
         )
     else:
-        attended = _attend_capped(queries, keys, values, block, spec)
-    return attended.permute(2, 0, 1, 3).reshape(q.shape)
+        attended = _attend_by_steps(queries, keys, values, block, spec)
+    return attended.permute(2, 0, 1, 3).reshape(len(q), spec.num_heads, spec.value_dim)
 
 
-def _attend_capped(queries: Tensor, keys: Tensor, values: Tensor, block: Block, spec: AttentionSpec) -> Tensor:
+def _attend_by_steps(queries: Tensor, keys: Tensor, values: Tensor, block: Block, spec: AttentionSpec) -> Tensor:
     scores = capped(torch.matmul(queries, keys.transpose(-1, -2)).float() * spec.scale, spec.soft_cap)
     num_queries, num_keys = scores.shape[-2:]
     seen = block.mask
     if seen is None:
         seen = torch.ones(num_queries, num_keys, dtype=torch.bool, device=scores.device).tril()
-    return torch.matmul(scores.masked_fill(~seen, -torch.inf).softmax(-1).to(queries.dtype), values)
+    scores = scores.masked_fill_(~seen, -torch.inf)
+    if spec.sinks is not None:
+        sinks = spec.sinks.view(spec.num_kv_heads, -1, 1, 1).expand(-1, -1, num_queries, 1)
+        scores = torch.cat((scores, sinks), dim=-1)
+    return torch.matmul(scores.softmax(-1)[..., :num_keys].to(queries.dtype), values)

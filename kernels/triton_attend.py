@@ -14,6 +14,7 @@ from corymb.kernels.triton_plan import (
     TILE_TOKEN,
     TILE_WIDTH,
 )
+from corymb.kernels.triton_sinks import take_sinks
 
 
 # fmt: off
@@ -88,13 +89,13 @@ def settle_part(
 def attend_lanes(
     q: tl.tensor, out: tl.tensor, keys: tl.tensor, values: tl.tensor, table: tl.tensor, slot_map: tl.tensor,
     tiles: tl.tensor, lanes: tl.tensor, totals: tl.tensor, tickets: tl.tensor,
-    part_totals: tl.tensor, part_norms: tl.tensor, scale: tl.tensor, value_scale: tl.tensor,
+    part_totals: tl.tensor, part_norms: tl.tensor, sinks: tl.tensor, scale: tl.tensor, value_scale: tl.tensor,
     q_token_stride: tl.tensor, q_head_stride: tl.tensor, slot_stride: tl.tensor, head_stride: tl.tensor,
     table_stride: tl.tensor, num_lanes: "Count",
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     HAS_MAP: tl.constexpr, SPLIT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, EARLY: tl.constexpr,
+    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, SINKS: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:
     """Program i × NUM_KV_HEADS + h is lane i of KV head h: neighbours read the same tokens' heads, which lie together.
 
@@ -140,6 +141,8 @@ def attend_lanes(
             tl.load(line + TILE_POSITION), width, tl.load(line + TILE_FIRST_KEY), low, high, scale, slot_stride,
             GROUP, HEAD_DIM, BLOCK_D, BLOCK_M, BLOCK_N, WINDOW, SOFT_CAP, HAS_MAP, WIDE, WIDEN, STAGES,
         )
+        if SINKS:
+            top, norm, total = take_sinks(top, norm, total, sinks, head, low == 0, GROUP, BLOCK_M)
         is_last = True
         if SPLIT:
             first_lane = offset // share

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, HeadChanges, KVLayer, RaggedLayout, slots_of
+from corymb.kernels.attention import AttentionSpec, Chosen, HeadChanges, KVLayer, RaggedLayout, slots_of
 from corymb.kernels.triton_attend import attend_lanes
 from corymb.kernels.triton_jit import Launch, next_power_of_2
+from corymb.kernels.triton_latent_attention import TritonLatents
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_plan import TILE_COLUMNS, plan_lanes
 from corymb.kernels.triton_store import store
@@ -101,12 +102,18 @@ class TritonAttention:
                 num_sms=launch.num_sms,
             )
             for spec in specs
+            if spec.latent_dim is None
         }
+        self._latents: TritonLatents | None = None
+        if any(spec.latent_dim is not None for spec in specs):
+            self._latents = TritonLatents(limits.max_tokens, device=device, launch=launch, deterministic=deterministic)
 
     def plan(self, layout: RaggedLayout) -> None:
         """Divides the step among lanes on the device. Only the tile variant is chosen on the host, from the widths."""
         self._take(layout, int(layout.host_widths.max(initial=1)))
         self._plan_lanes()
+        if self._latents is not None:
+            self._latents.plan(layout, most_keys=int((layout.host_starts + layout.host_widths).max(initial=1)))
 
     def plan_graph(self, layout: RaggedLayout) -> None:
         """Always narrow tiles: a graph has one variant of the kernel, right for rows of any width."""
@@ -115,6 +122,21 @@ class TritonAttention:
     def plan_captured(self) -> None:
         """Divides the step among lanes."""
         self._plan_lanes()
+        if self._latents is not None:
+            layout = self._planned()
+            self._latents.plan(layout, most_keys=layout.table.shape[1])
+
+    def run_latent(
+        self, q: Tensor, latents: Tensor, spec: AttentionSpec, cache: KVLayer, chosen: Chosen | None
+    ) -> Tensor:
+        """See LatentAttention."""
+        assert self._latents is not None, "made for layers without latents"
+        return self._latents.run_latent(q, latents, spec, cache, chosen)
+
+    def choose(self, q: Tensor, weights: Tensor, keys: Tensor, spec: AttentionSpec, cache: KVLayer) -> Chosen:
+        """See LatentAttention."""
+        assert self._latents is not None, "made for layers without latents"
+        return self._latents.choose(q, weights, keys, spec, cache)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """Stores k and v, then attends."""
@@ -148,6 +170,7 @@ class TritonAttention:
             lanes.tickets,
             lanes.part_totals,
             lanes.part_norms,
+            cache.keys if spec.sinks is None else spec.sinks,
             spec.scale * cache.key_scale * LOG2E,
             cache.value_scale,
             q.stride(0),
@@ -170,6 +193,7 @@ class TritonAttention:
             STAGES=tiling.num_stages,
             PART_STAGES=1 if lanes.variant == "wide" else MERGE_STAGES,
             WIDEN=self._launch.interpreted,
+            SINKS=spec.sinks is not None,
             EARLY=self._launch.early,
             **self._launch.options(tiling.num_warps, tiling.num_stages),
         )

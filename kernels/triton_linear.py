@@ -8,7 +8,7 @@ from corymb.kernels.operations import Activation, Norm
 from corymb.kernels.triton_activations import gelu_tanh, silu
 from corymb.kernels.triton_jit import Count, Launch, jit, next_power_of_2
 from corymb.kernels.triton_prefetch import LINE_BYTES, prefetch_lines
-from corymb.kernels.triton_products import MOST_ROWS, Shape, Size, choose_shape
+from corymb.kernels.triton_products import INVARIANT_ROWS, Shape, Size, choose_shape
 
 
 # fmt: off
@@ -107,15 +107,15 @@ def multiply(
     shape: Shape | None = None,
     invariant: bool = False,
 ) -> Tensor:
-    """Returns x @ weight.T of x [M, K] and weight [N, K], M at most MOST_ROWS unless `invariant`: then all rows are
-    computed in tiles of one size, whatever M.
+    """Returns x @ weight.T of x [M, K] and weight [N, K]. M is at most `triton_products.MOST_ROWS`, unless `invariant`:
+    then all rows are computed in tiles of one size, whatever M.
 
     With `norm`, x is normed first; with `gate` ("silu", "gelu_tanh") the weight's first half gates its second; with
     `add_to` [M, N] the product is added to it in place, and it is returned.
     """
     num_rows, num_inputs = x.shape
     num_outputs = weight.shape[0] // (2 if gate else 1)
-    block_m = MOST_ROWS if invariant else max(16, next_power_of_2(num_rows))
+    block_m = INVARIANT_ROWS if invariant else max(16, next_power_of_2(num_rows))
     shape = shape or choose_shape(Size(block_m, num_outputs, num_inputs), gated=gate is not None)
     out = add_to if add_to is not None else torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
     multiply_rows[(-(-num_outputs // shape.block_n), -(-num_rows // block_m))](

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-MOST_ROWS = 64
+MOST_ROWS = 128
+INVARIANT_ROWS = 64  # of a tile, whatever the step's rows
 SMALL_INPUTS = 2048  # a model's products are all ours up to here: its steps are bound by launches
 MOST_INPUTS = 4096  # with more, ours would have to split them among programs
 SQUARE_OUTPUTS = 4096
-FEW_ROWS, SOME_ROWS = 16, 32
+FEW_ROWS, SOME_ROWS, MANY_ROWS = 16, 32, 64  # each the most rows of a tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def wins(size: Size) -> bool:
     if size.num_outputs > SQUARE_OUTPUTS:
         return size.num_rows <= FEW_ROWS  # as fast as cuBLAS alone, and its start overlaps the norm before it
     # cuBLAS splits few rows and needs a second launch; between those and many its tiles fit better than ours.
-    return not FEW_ROWS < size.num_rows <= SOME_ROWS
+    return size.num_rows <= FEW_ROWS or SOME_ROWS < size.num_rows <= MANY_ROWS
 
 
 def fuses_norm(size: Size) -> bool:
@@ -57,7 +58,8 @@ def fuses_norm(size: Size) -> bool:
 
 def fuses_gate(size: Size) -> bool:
     """Whether the weight's first half should gate its second in the kernel."""
-    return _is_small(size) or SMALL_INPUTS < size.num_inputs <= MOST_INPUTS
+    fills_tile = size.num_rows <= MANY_ROWS or size.num_rows > 3 * MOST_ROWS // 4
+    return _is_small(size) or (SMALL_INPUTS < size.num_inputs <= MOST_INPUTS and fills_tile)
 
 
 def _is_small(size: Size) -> bool:
@@ -68,12 +70,12 @@ def choose_shape(size: Size, *, gated: bool) -> Shape:
     """Blocks so narrow that every multiprocessor has one, of 8 to 16 KiB, four of them on their way."""
     if size.num_inputs == MOST_INPUTS:
         if gated:
-            return Shape(128 if size.num_rows <= SOME_ROWS else 64, 64, num_warps=8, num_stages=4)
+            return Shape(64 if SOME_ROWS < size.num_rows <= MANY_ROWS else 128, 64, num_warps=8, num_stages=4)
         if size.num_outputs <= SQUARE_OUTPUTS:
             return _square_shape(size.num_rows)
         if size.num_outputs <= 2 * SQUARE_OUTPUTS and size.num_rows <= FEW_ROWS:
             return Shape(64, 128, num_warps=4, num_stages=6)
-    block_n = 16 if size.num_outputs <= SQUARE_OUTPUTS and size.num_rows < MOST_ROWS else 32
+    block_n = 16 if size.num_outputs <= SQUARE_OUTPUTS and size.num_rows < MANY_ROWS else 32
     block_k = 256 if size.num_rows <= FEW_ROWS else 128
     while size.num_inputs % block_k:
         block_k //= 2
@@ -83,4 +85,4 @@ def choose_shape(size: Size, *, gated: bool) -> Shape:
 def _square_shape(num_rows: int) -> Shape:
     if num_rows <= SOME_ROWS:
         return Shape(32, 256 if num_rows <= FEW_ROWS else 128, num_warps=4, num_stages=6)
-    return Shape(32, 128, num_warps=8, num_stages=6)
+    return Shape(32, 128, num_warps=8, num_stages=6 if num_rows <= MANY_ROWS else 5)

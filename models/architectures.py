@@ -5,10 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from corymb.models.config import DecoderConfig, ModelConfig
+from corymb.models.deepseek_config import read_deepseek_v3, read_deepseek_v32, read_glm_moe_dsa
 from corymb.models.errors import BrokenModel, UnsupportedModel
+from corymb.models.falcon_h1_config import read_falcon_h1
 from corymb.models.fields import Fields
 from corymb.models.gemma_config import read_gemma2, read_gemma3, read_gemma3_with_vision
+from corymb.models.lfm2_config import read_lfm2, read_lfm2_moe
 from corymb.models.llama_config import read_llama, read_mistral, read_qwen2, read_qwen3, read_smollm3
+from corymb.models.moe_config import read_gpt_oss, read_mixtral, read_qwen3_moe
+from corymb.models.qwen_next_config import (
+    read_qwen3_5,
+    read_qwen3_5_moe,
+    read_qwen3_5_moe_with_vision,
+    read_qwen3_5_with_vision,
+    read_qwen3_next,
+)
 
 DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "LlamaForCausalLM": read_llama,
@@ -16,6 +27,20 @@ DECODERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "Qwen2ForCausalLM": read_qwen2,
     "Qwen3ForCausalLM": read_qwen3,
     "SmolLM3ForCausalLM": read_smollm3,
+    "MixtralForCausalLM": read_mixtral,
+    "Qwen3MoeForCausalLM": read_qwen3_moe,
+    "Qwen3NextForCausalLM": read_qwen3_next,
+    "Qwen3_5ForCausalLM": read_qwen3_5,
+    "Qwen3_5ForConditionalGeneration": read_qwen3_5_with_vision,
+    "Qwen3_5MoeForCausalLM": read_qwen3_5_moe,
+    "Qwen3_5MoeForConditionalGeneration": read_qwen3_5_moe_with_vision,
+    "FalconH1ForCausalLM": read_falcon_h1,
+    "Lfm2ForCausalLM": read_lfm2,
+    "Lfm2MoeForCausalLM": read_lfm2_moe,
+    "GptOssForCausalLM": read_gpt_oss,
+    "DeepseekV3ForCausalLM": read_deepseek_v3,
+    "DeepseekV32ForCausalLM": read_deepseek_v32,
+    "GlmMoeDsaForCausalLM": read_glm_moe_dsa,
     "Gemma2ForCausalLM": read_gemma2,
     "Gemma3ForCausalLM": read_gemma3,
     "Gemma3ForConditionalGeneration": read_gemma3_with_vision,
@@ -63,6 +88,8 @@ def _refuse_quantized(fields: Fields) -> None:
     if not fields.has("quantization_config"):
         return
     method = fields.inner("quantization_config").text("quant_method", "unknown")
+    if method == "mxfp4":
+        return  # gpt-oss's experts: unpacked when they are read
     raise UnsupportedModel(
         f"The checkpoint is quantized ({method}), which is not supported; serve one saved in {', '.join(DTYPES)}."
     )

@@ -33,6 +33,7 @@ def build_layout(plan: StepPlan, rows: Rows, place: Place) -> RaggedLayout:
         host_rows=plan.rows,
         host_widths=plan.widths,
         host_starts=plan.starts,
+        state_slots=None if plan.states is None else place(plan.states.slots.astype(np.int64)),
     )
 
 

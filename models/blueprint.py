@@ -17,11 +17,14 @@ from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
 from corymb.models.headers import weights_size_bytes
-from corymb.models.layers import attention_spec
-from corymb.models.linear import MakeLinear
+from corymb.models.inventory import draft_layers
+from corymb.models.layers import attention_specs
 from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
+from corymb.models.makers import Makers
+from corymb.models.mixers import state_specs
 from corymb.models.model import Model
 from corymb.models.precision import Precision
+from corymb.models.states import StateSpec
 
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
@@ -36,6 +39,11 @@ class Blueprint(Protocol):
 
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
+        """Those of the model."""
+        ...
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
         """Those of the model."""
         ...
 
@@ -59,12 +67,18 @@ class BuiltinBlueprint:
 
     config: ModelConfig
     window: int | None
+    recurrent: bool
     weights_bytes: int = 0
 
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
         return self._make().attention_specs
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """See Blueprint."""
+        return self._make().state_specs
 
     def load(self, on_progress: OnProgress) -> Model:  # noqa: ARG002
         """See Blueprint."""
@@ -76,7 +90,7 @@ class BuiltinBlueprint:
 
     def _make(self) -> Model:
         if self.config.architecture == "CorymbHash":
-            return HashModel(self.window)
+            return HashModel(self.window, recurrent=self.recurrent)
         return TapeModel() if self.config.architecture == "CorymbTape" else UniformModel()
 
 
@@ -93,7 +107,12 @@ class DecoderBlueprint:
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
-        return [attention_spec(self.decoder, layer) for layer in self.decoder.layers]
+        return attention_specs(self.decoder)
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """See Blueprint."""
+        return state_specs(self.decoder)
 
     @property
     def weights_bytes(self) -> int:
@@ -102,7 +121,8 @@ class DecoderBlueprint:
 
     def load(self, on_progress: OnProgress) -> Model:
         """See Blueprint."""
-        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder)
+        ignored = draft_layers(self.decoder)
+        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder, ignored=ignored)
         done = 0
 
         def advance(num_bytes: int) -> None:
@@ -124,7 +144,7 @@ def read_blueprint(
     device: torch.device,
     load_format: Literal["auto", "dummy"],
     operations: Operations | None = None,
-    make_linear: MakeLinear | None = None,
+    makers: Makers | None = None,
 ) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
@@ -135,11 +155,11 @@ def read_blueprint(
             device=device,
             load_format=load_format,
             operations=operations or TorchOperations(),
-            make_linear=make_linear,
+            makers=makers,
         )
         return DecoderBlueprint(folder, config, config.decoder, precision, options)
     if precision.weights == "int8":
         raise UnsupportedModel(f"{config.architecture} has no weights to quantize; leave --quantization out.")
     fields = Fields.read(folder / "config.json")
     window = fields.whole("sliding_window") if fields.has("sliding_window") else None
-    return BuiltinBlueprint(config, window if config.architecture == "CorymbHash" else None)
+    return BuiltinBlueprint(config, window, recurrent=fields.flag("recurrent", default=False))

@@ -2,10 +2,11 @@
 
 import importlib
 import importlib.util
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -29,8 +30,12 @@ from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
 from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
+from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
 from corymb.scheduler.plan import Runner
+
+DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
+STATE_GRID = 64  # tokens that chunked recurrences compute at once: states there have the same bits however cut
 
 if TYPE_CHECKING:
     from corymb.models.cuda_build import CudaParts
@@ -57,6 +62,10 @@ class RunnerOptions:
     mem_fraction_static: float | None = None
     page_size: int = 1
     sliding_ratio: float = 0.8
+    state_ratio: float = 0.9
+    max_states: int | None = None
+    state_interval: int | None = None
+    max_states_per_path: int | None = None
     eviction: Eviction = "lru"
     enable_prefix_cache: bool = True
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
@@ -92,8 +101,14 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         device=device,
         load_format=options.load_format,
         operations=gpu.operations() if gpu else None,
-        make_linear=gpu.make_linear(dtype) if gpu else None,
+        makers=gpu.makers(dtype) if gpu else None,
     )
+    if gpu and blueprint.state_specs:
+        raise UnsupportedModel(f"{blueprint.config.architecture} keeps recurrent state: it needs --device cpu.")
+    if gpu:
+        gpu.suit(blueprint.attention_specs)
+        if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
+            raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
     sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
@@ -103,12 +118,12 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         model = blueprint.load(on_progress)
     runner: Runner
     if gpu:
-        with _stage(on_stage, "pools", f"{_pools_detail(sizes)} in {_name(pool_dtype)}"):
+        with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
             parts = gpu.parts(model, cache_config, dtype, pool_dtype, eos_ids=blueprint.config.eos_ids)
         with _stage(on_stage, "graphs", gpu.detail):
             runner = gpu.capture(parts, cache_config)
     else:
-        with _stage(on_stage, "pools", _pools_detail(sizes)):
+        with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
             runner = CpuRunner(_execution(model, blueprint, cache_config, dtype=dtype, place=Place(device)))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         if gpu:
@@ -191,10 +206,14 @@ def _sizes(
         max_total_tokens=options.max_total_tokens,
         mem_fraction_static=share,
         sliding_ratio=options.sliding_ratio,
+        state_ratio=options.state_ratio,
+        max_states=options.max_states,
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else host_memory()
     room = find_room(memory, blueprint.weights_bytes, share)
-    return size_pools(token_bytes(blueprint.attention_specs, dtype), _window(blueprint), request, room)
+    state = sum(spec.size_bytes(dtype) for spec in blueprint.state_specs)
+    cost = replace(token_bytes(blueprint.attention_specs, dtype), state=state)
+    return size_pools(cost, _window(blueprint), request, room)
 
 
 def _window(blueprint: Blueprint) -> int | None:
@@ -203,16 +222,37 @@ def _window(blueprint: Blueprint) -> int | None:
 
 def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: int, sizes: PoolSizes) -> CacheConfig:
     window = _window(blueprint) or 0
+    grid = STATE_GRID if blueprint.config.decoder else 1
+    states = sizes.num_states
     return CacheConfig(
         num_full_tokens=sizes.num_full_tokens + options.page_size,
         num_sliding_tokens=sizes.num_sliding_tokens + options.page_size if window else 0,
         sliding_window=window,
+        num_states=states + 1 if states else 0,
+        state_interval=_state_interval(options, grid) if states else DEFAULT_INTERVAL,
+        state_grid=grid,
+        max_states_per_path=options.max_states_per_path,
         page_size=options.page_size,
         num_rows=options.max_running_requests + 1,
+        has_index=any(spec.index is not None for spec in blueprint.attention_specs),
         context_length=context_length,
         eviction=options.eviction,
         enable_prefix_cache=options.enable_prefix_cache,
     )
+
+
+def _state_interval(options: RunnerOptions, grid: int) -> int:
+    """What the operator asks for, or else: where only whole pages are kept, a request's end seldom is one, and without
+    a snapshot at its last page it would leave no state at all."""
+    step = math.lcm(options.page_size, grid)
+    if options.state_interval is None:
+        return step if options.page_size > 1 else DEFAULT_INTERVAL
+    if options.state_interval % step:
+        raise UnsupportedModel(
+            f"--mamba-track-interval {options.state_interval} must be a multiple of {step}, for pages of "
+            f"{options.page_size} and a model that computes {grid} tokens at once."
+        )
+    return options.state_interval
 
 
 def _execution(
@@ -220,12 +260,15 @@ def _execution(
 ) -> Execution:
     pools = allocate(model.attention_specs, config, dtype=dtype, place=place)
     sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place)
-    return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler)
+    states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place) if model.state_specs else None
+    return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler, states=states)
 
 
-def _pools_detail(sizes: PoolSizes) -> str:
-    sliding = f", {sizes.num_sliding_tokens:,} in windows" if sizes.num_sliding_tokens else ""
-    return f"{sizes.num_full_tokens:,} tokens{sliding}, {gib(sizes.size_bytes)}"
+def _pools_detail(sizes: PoolSizes, dtype: torch.dtype) -> str:
+    """One line in all, then one a pool where there are several."""
+    lines = [f"{sizes.num_full_tokens:,} tokens, {gib(sizes.size_bytes)} in {_name(dtype)}"]
+    table = sizes.table()
+    return "\n".join(lines + table if len(table) > 1 else lines)
 
 
 @contextmanager

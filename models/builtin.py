@@ -11,6 +11,7 @@ from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout
 from corymb.models.model import Batch
+from corymb.models.states import StateSpec
 from corymb.models.tape import NO_TOKEN, Tapes
 
 SPECIAL_TOKENS = ("<bos>", "<eos>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -19,6 +20,7 @@ VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 _FIRST_LETTER = ord("a")
 _MODULUS = 65521
 _FACTOR = 40503
+_DECAY = 31
 
 
 class NoAttention:
@@ -37,6 +39,7 @@ class UniformModel:
 
     vocab_size = VOCAB_SIZE
     attention_specs: Sequence[AttentionSpec] = ()
+    state_specs: Sequence[StateSpec] = ()
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns [T, 1]; nothing is computed."""
@@ -52,6 +55,7 @@ class TapeModel:
 
     vocab_size = VOCAB_SIZE
     attention_specs: Sequence[AttentionSpec] = ()
+    state_specs: Sequence[StateSpec] = ()
 
     def __init__(self) -> None:
         self._tapes = Tapes(SPECIAL_TOKENS)
@@ -75,14 +79,16 @@ class HashModel:
 
     The slot of position i holds h(token) = token × 40503 mod 65521, its low byte as key and its high byte as value, so
     every dtype holds it exactly. The next token is 97 + ((Σ (i + 1) · h_i mod 65521) >> 5) mod 26. With a `window` a
-    second layer stores the same in the sliding pool, and its last `window` positions are added to the sum.
+    second layer stores the same in the sliding pool, and its last `window` positions are added to the sum. A
+    `recurrent` one also adds its state, which each token turns from s into 31 s + h mod 65521.
     """
 
     vocab_size = VOCAB_SIZE
 
-    def __init__(self, window: int | None = None) -> None:
+    def __init__(self, window: int | None = None, *, recurrent: bool = False) -> None:
         windows = (None,) if window is None else (None, window)
         self.attention_specs: Sequence[AttentionSpec] = [AttentionSpec(1, 1, 1, 1.0, window) for window in windows]
+        self.state_specs: Sequence[StateSpec] = [StateSpec((1,), torch.int64)] if recurrent else []
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the next token of every position, int64 [T, 1]."""
@@ -95,6 +101,8 @@ class HashModel:
             layer.keys[slots] = (stored & 255)[:, None, None].to(layer.keys.dtype)
             layer.values[slots] = (stored >> 8)[:, None, None].to(layer.values.dtype)
             total += _weighted_sums(layout, layer, spec.window)
+        for states in batch.states:
+            total += _next_states(layout, states, stored)
         return _FIRST_LETTER + ((total % _MODULUS) >> 5).remainder(26)[:, None]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -126,3 +134,27 @@ def _weighted_sums(layout: RaggedLayout, layer: KVLayer, window: int | None) -> 
         seen = (layout.positions + 1).clamp_(max=window)
         first = last + 1 - seen
     return sums[last + 1] - sums[first]
+
+
+def _next_states(layout: RaggedLayout, states: Tensor, stored: Tensor) -> Tensor:
+    """The state after each new token [T]; the last of each row is left in its slot."""
+    assert layout.state_slots is not None, "a state without a pool"
+    widths = torch.from_numpy(layout.host_widths.astype(np.int64)).to(stored.device)
+    last = widths.cumsum(0) - 1
+    # Row by row, with j from 0: s_j = 31^j · (31 s + Σ_{i ≤ j} h_i / 31^i)
+    first = torch.repeat_interleave(last + 1 - widths, widths)
+    nth = torch.arange(len(stored), device=stored.device) - first
+    sums = torch.nn.functional.pad((stored * _powers(pow(_DECAY, -1, _MODULUS), nth) % _MODULUS).cumsum(0), (1, 0))
+    begun = states[layout.state_slots, 0].repeat_interleave(widths) * _DECAY
+    passed = (begun + sums[1:] - sums[first]) % _MODULUS * _powers(_DECAY, nth) % _MODULUS
+    states[layout.state_slots, 0] = passed[last]
+    return passed
+
+
+def _powers(base: int, exponents: Tensor) -> Tensor:
+    """base^e mod 65521 for each exponent, int64."""
+    most = int(exponents.max()) + 1
+    table = torch.ones(most, dtype=torch.int64, device=exponents.device)
+    for done in (1 << bit for bit in range(most.bit_length()) if 1 << bit < most):
+        table[done : 2 * done] = table[: min(done, most - done)] * pow(base, done, _MODULUS) % _MODULUS
+    return table[exponents]

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from corymb.models.experts_config import ExpertsConfig
+from corymb.models.latent_config import LatentConfig
+from corymb.models.recurrent_config import Multipliers, RecurrentConfig
 from corymb.models.rope_config import Rope
 
 
@@ -12,6 +15,10 @@ class LayerConfig:
 
     rope: Rope | None  # None: the layer sees no positions
     window: int | None = None  # tokens it attends to, the current one included; None: all
+    indexed: Literal["own", "shared"] | None = None  # whose index chooses its keys: its own, or the last one before it
+    sparse: bool = False  # its MLP is a mixture of experts
+    attends: bool = True
+    recurrent: RecurrentConfig | None = None  # in place of attention, or beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,34 @@ class DecoderConfig:
     mlp_bias: bool = False
     query_key_norm: bool = False
     attention_soft_cap: float | None = None
+    sinks: bool = False  # each query head has a logit of its own beside those of its keys
     logit_soft_cap: float | None = None
+    experts: ExpertsConfig | None = None  # of sparse layers
+    latent: LatentConfig | None = None  # attention is to latents; head_dim is what of a head turns
+    num_draft_layers: int = 0  # that a checkpoint may hold behind the others, for speculation
+    norm_offset: float = 0.0  # checkpoints store the distance of a norm's weights from it
+    output_gate: bool = False  # queries come with gates, which weigh what attention gives
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    multipliers: Multipliers | None = None
+
+    def cached_numbers(self, layer: LayerConfig) -> int:
+        """Numbers that a layer keeps of each token: keys and values, or latents and index keys."""
+        if not layer.attends:
+            return 0
+        if self.latent is None:
+            return 2 * self.num_kv_heads * self.head_dim
+        index = self.latent.index if layer.indexed == "own" else None
+        return self.latent.stored_dim + (index.head_dim if index else 0)
+
+    def num_attending(self, index: int) -> int:
+        """Layers with attention before this one."""
+        return sum(layer.attends for layer in self.layers[:index])
+
+    def num_states(self, index: int) -> int:
+        """Tensors of state of all layers before this one."""
+        recurrent = [layer.recurrent for layer in self.layers[:index]]
+        return sum(1 if one.matrix is None else 2 for one in recurrent if one is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,16 @@ from corymb.kernels.triton_sampling import TritonSampling
 from corymb.models.builtin import NoAttention
 from corymb.models.cuda_decode import Parts
 from corymb.models.cuda_device import CudaDevice, Device, HostDevice
+from corymb.models.cuda_exact import CudaExactLinears
+from corymb.models.cuda_experts import CudaExperts
 from corymb.models.cuda_graphs import tiers
 from corymb.models.cuda_linear import CudaLinears
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_prefill import prefill_tiers
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
-from corymb.models.linear import MakeLinear
+from corymb.models.heads import BatchedHeads, SeparateHeads
+from corymb.models.makers import Makers
 from corymb.models.model import Model, ScoringModel
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
@@ -61,14 +64,30 @@ class CudaParts:
         self.launch = _launch(device, early=options.early_launch)
         self.selected: Selected = select(options.attention, has_flashinfer=has_flashinfer() and not is_interpreted())
 
+    def suit(self, specs: Sequence[AttentionSpec]) -> None:
+        """Chooses back ends that do what a model's layers ask for. Raises UnsupportedModel."""
+        ours = "attention sinks" if any(spec.sinks is not None for spec in specs) else None
+        ours = "latents" if any(spec.latent_dim is not None for spec in specs) else ours
+        wish, flashinfer = self._options.attention, has_flashinfer() and not is_interpreted()
+        try:
+            self.selected = select(wish, has_flashinfer=flashinfer, ours=ours)
+        except UnavailableBackend as error:
+            raise UnsupportedModel(str(error)) from error
+
     def operations(self) -> Operations:
         """What a model's layers are built with."""
         return TritonOperations(self.launch)
 
-    def make_linear(self, dtype: torch.dtype) -> MakeLinear:
+    def makers(self, dtype: torch.dtype) -> Makers:
         """How its products are made."""
-        return CudaLinears(
-            dtype, self.launch, self._options.fused_rows, deterministic=self._options.attention.deterministic
+        deterministic = self._options.attention.deterministic
+        linear = CudaLinears(dtype, self.launch, self._options.fused_rows, deterministic=deterministic)
+        return Makers(
+            linear=linear,
+            exact=CudaExactLinears(self.launch, deterministic),
+            experts=CudaExperts(dtype, self.launch, deterministic),
+            # The library chooses by the number of rows in which order it sums.
+            heads=SeparateHeads(linear) if deterministic else BatchedHeads(dtype),
         )
 
     @property
@@ -120,7 +139,10 @@ class CudaParts:
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
         # Others depend on lengths that the host knows, which a graph would repeat.
         decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
-        prefill = options.prefill_graph_max_tokens if scoring and self.selected.prefill != "torch" else 0
+        # Pieces end where heads are joined, which latents are not.
+        latents = any(spec.latent_dim is not None for spec in parts.model.attention_specs)
+        in_pieces = scoring and not latents and self.selected.prefill != "torch"
+        prefill = options.prefill_graph_max_tokens if in_pieces else 0
         return CudaRunner(
             parts,
             self.device,

@@ -13,5 +13,5 @@ class CudaOptions:
     graph_max_tokens: int = 256  # of a captured step; 0 captures none
     prefill_graph_max_tokens: int = 0  # of a captured step of long rows; 0 captures none
     max_step_tokens: int = 16384 + 512
-    fused_rows: int = 64  # up to so many tokens a step's products are ours where that is faster (triton_products)
+    fused_rows: int = 128  # up to so many tokens a step's products are ours where that is faster (triton_products)
     early_launch: bool = True  # let a kernel's start overlap the end of the one before

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec
 from corymb.models.inventory import EMBEDDING, FINAL_NORM, HEAD
-from corymb.models.layers import Parts, attention_spec
+from corymb.models.layers import Parts, attention_specs
+from corymb.models.mixers import state_specs
 from corymb.models.model import Batch
 from corymb.models.rope import turn_table
 from corymb.models.rope_config import Rope
+from corymb.models.states import StateSpec
 
 
 class Layer(Protocol):
@@ -31,22 +33,22 @@ class Layer(Protocol):
 class Decoder:
     """A Model: see models.model."""
 
-    def __init__(
-        self, parts: Parts, layers: Sequence[Layer], *, embedding_scale: float = 1.0, norm_offset: float = 0.0
-    ) -> None:
+    def __init__(self, parts: Parts, layers: Sequence[Layer]) -> None:
         decoder = parts.decoder
         self.vocab_size = decoder.vocab_size
-        self._specs = tuple(attention_spec(decoder, layer) for layer in decoder.layers)
+        self._specs = attention_specs(decoder)
+        self._state_specs = state_specs(decoder)
         self._layers = layers
         embedding = parts.weights.take(EMBEDDING)
         self._dtype = parts.storage.compute
         # On a CPU the checkpoint's tensors are views of its file.
         self._embedding = embedding.to(parts.storage.embedding, copy=embedding.device.type == "cpu")
-        self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"), offset=norm_offset)
-        self._head = parts.storage.make_linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
+        self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"))
+        self._head = parts.storage.makers.linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
         # Rounded as the checkpoint's training did: in bfloat16, √3072 = 55.43 becomes 55.5.
-        self._embedding_scale = torch.tensor(embedding_scale, dtype=self._dtype).item()
+        self._embedding_scale = torch.tensor(decoder.embedding_scale, dtype=self._dtype).item()
         self._soft_cap = decoder.logit_soft_cap
+        self._logit_scale = decoder.logit_scale
         self._ropes = [layer.rope for layer in decoder.layers]
         self._tables = {
             rope: turn_table(rope, decoder.head_dim, decoder.context_length, embedding.device)
@@ -56,8 +58,13 @@ class Decoder:
 
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
-        """One a layer."""
+        """One a layer that has attention."""
         return self._specs
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """Those of layers that carry a state."""
+        return self._state_specs
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
@@ -93,6 +100,8 @@ class Decoder:
     def finish(self, scores: Tensor) -> Tensor:
         """Returns the logits, float32, of what `head` gave; may change that."""
         logits = scores.float()
+        if self._logit_scale != 1.0:
+            logits = logits.mul_(self._logit_scale)
         if self._soft_cap is None:
             return logits
         return logits.div_(self._soft_cap).tanh_().mul_(self._soft_cap)

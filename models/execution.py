@@ -19,6 +19,7 @@ from corymb.models.placement import Place
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler, Turn
 from corymb.models.settings import Needs
+from corymb.models.states import StatePools
 from corymb.scheduler.messages import Logprob
 from corymb.scheduler.plan import Bool, Int32, Masks, Sampled, StepPlan
 
@@ -67,10 +68,21 @@ class DeviceSamples:
 class Execution:
     """Owns a model, its pools and all device state by row; runs plans in their order. Not thread-safe."""
 
-    def __init__(self, model: Model, attention: Attention, kv: Sequence[KVLayer], rows: Rows, sampler: Sampler) -> None:
+    def __init__(
+        self,
+        model: Model,
+        attention: Attention,
+        kv: Sequence[KVLayer],
+        rows: Rows,
+        sampler: Sampler,
+        *,
+        states: StatePools | None = None,
+    ) -> None:
+        """`states`: of a model that has `state_specs`."""
         self._model = model
         self._attention = attention
         self._kv = kv
+        self._states = states
         self._rows = rows
         self._sampler = sampler
         self._place = Place(rows.last_sampled.device)
@@ -84,11 +96,20 @@ class Execution:
             self._sampler.open(opened)
         batch = self._batch(plan)
         self._attention.plan(batch.layout)
-        hidden = self._model.forward(batch)
+        hidden = self._forward(batch, plan)
         choice, scores = self._sample(hidden, plan, masks)
         found = prompt_logprobs.find(plan, self._rows, self._sampler.settings)
         prompt_scores = prompt_logprobs.score_prompts(hidden, found, self._model.logits, self._place) if found else []
         return DeviceSamples(plan.samples, choice, scores, prompt_scores, time.perf_counter() - started_s)
+
+    def _forward(self, batch: Batch, plan: StepPlan) -> Tensor:
+        if self._states is None:
+            return self._model.forward(batch)
+        assert plan.states is not None, "a plan without states for a model that has some"
+        self._states.before(plan.states)
+        hidden = self._model.forward(batch)
+        self._states.after(plan.states)
+        return hidden
 
     def _batch(self, plan: StepPlan) -> Batch:
         layout = build_layout(plan, self._rows, self._place)
@@ -99,6 +120,7 @@ class Execution:
             attention=self._attention,
             kv=self._kv,
             prompts=self._rows.prompts,
+            states=self._states.tensors if self._states else (),
         )
 
     def _sample(

@@ -33,6 +33,11 @@ class Fields:
         """Whether a value is given."""
         return self.values.get(name) is not None
 
+    def with_defaults(self, **defaults: Any) -> "Fields":
+        """The object with these values where it has none."""
+        missing = {name: value for name, value in defaults.items() if not self.has(name)}
+        return Fields({**self.values, **missing}, self.where)
+
     def whole(self, name: str, default: int | None = None) -> int:
         """A whole number above zero."""
         value = self._value(name, default)
@@ -46,6 +51,17 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise self._wrong(name, value, "a number above zero")
         return float(value)
+
+    def real(self, name: str, default: float | None = None) -> float:
+        """Any number, in either spelling of those that are not finite."""
+        return self._real(name, self._value(name, default))
+
+    def reals(self, name: str, default: tuple[float, ...]) -> tuple[float, ...]:
+        """As many numbers as the default has."""
+        values = self.items(name) if self.has(name) else list(default)
+        if len(values) != len(default):
+            raise self._wrong(name, values, f"a list of {len(default)} numbers")
+        return tuple(self._real(name, value) for value in values)
 
     def text(self, name: str, default: str | None = None) -> str:
         """A string."""
@@ -82,6 +98,15 @@ class Fields:
         if value is None:
             raise BrokenModel(f"{self.where} lacks {name}.")
         return value
+
+    def _real(self, name: str, value: Any) -> float:
+        if isinstance(value, dict) and list(value) == ["__float__"]:
+            value = value["__float__"]
+            if value in ("Infinity", "-Infinity"):
+                return float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(name, value, "a number")
+        return float(value)
 
     def _wrong(self, name: str, value: object, wanted: str) -> BrokenModel:
         return BrokenModel(f"{name} in {self.where} must be {wanted}, not {value!r}.")

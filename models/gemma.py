@@ -6,20 +6,18 @@ from corymb.models.decoder import Decoder
 from corymb.models.layers import MLP, Parts, SelfAttention
 from corymb.models.model import Batch
 
-NORM_OFFSET = 1.0  # checkpoints store the distance of a norm's weights from one
-
 
 class GemmaLayer:
     """See decoder.Layer."""
 
     def __init__(self, parts: Parts, index: int) -> None:
         name = f"model.layers.{index}"
-        self._attention = SelfAttention(parts, f"{name}.self_attn", index, norm_offset=NORM_OFFSET)
+        self._attention = SelfAttention(parts, f"{name}.self_attn", index)
         self._mlp = MLP(parts, f"{name}.mlp")
-        self._before_attention = parts.norm(f"{name}.input_layernorm", offset=NORM_OFFSET)
-        self._after_attention = parts.norm(f"{name}.post_attention_layernorm", offset=NORM_OFFSET)
-        self._before_mlp = parts.norm(f"{name}.pre_feedforward_layernorm", offset=NORM_OFFSET)
-        self._after_mlp = parts.norm(f"{name}.post_feedforward_layernorm", offset=NORM_OFFSET)
+        self._before_attention = parts.norm(f"{name}.input_layernorm")
+        self._after_attention = parts.norm(f"{name}.post_attention_layernorm")
+        self._before_mlp = parts.norm(f"{name}.pre_feedforward_layernorm")
+        self._after_mlp = parts.norm(f"{name}.post_feedforward_layernorm")
 
     def attend(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """See decoder.Layer."""
@@ -34,5 +32,4 @@ class GemmaLayer:
 def build_gemma(parts: Parts) -> Decoder:
     """Builds the model out of its tensors."""
     layers = [GemmaLayer(parts, index) for index in range(len(parts.decoder.layers))]
-    scale = parts.decoder.hidden_size**0.5
-    return Decoder(parts, layers, embedding_scale=scale, norm_offset=NORM_OFFSET)
+    return Decoder(parts, layers)

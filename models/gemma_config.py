@@ -49,12 +49,12 @@ def read_gemma3_with_vision(fields: Fields) -> DecoderConfig:
 def _decoder(fields: Fields, *, vocab_size: int, context_length: int) -> DecoderConfig:
     if fields.flag("use_bidirectional_attention", False):
         raise UnsupportedModel("Attention to later tokens (use_bidirectional_attention) is not supported.")
-    biased = fields.flag("attention_bias", False)
+    biased, hidden_size = fields.flag("attention_bias", False), fields.whole("hidden_size", 2304)
     decoder = DecoderConfig(
         family="gemma",
         vocab_size=fields.whole("vocab_size", vocab_size),
         context_length=fields.whole("max_position_embeddings", context_length),
-        hidden_size=fields.whole("hidden_size", 2304),
+        hidden_size=hidden_size,
         intermediate_size=fields.whole("intermediate_size", 9216),
         num_heads=fields.whole("num_attention_heads", 8),
         num_kv_heads=fields.whole("num_key_value_heads", 4),
@@ -66,6 +66,8 @@ def _decoder(fields: Fields, *, vocab_size: int, context_length: int) -> Decoder
         layers=(),
         qkv_bias=biased,
         output_bias=biased,
+        norm_offset=1.0,
+        embedding_scale=hidden_size**0.5,
     )
     return check_heads(decoder, fields)
 

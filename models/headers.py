@@ -13,7 +13,7 @@ from corymb.models.inventory import HEAD, Shapes
 INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100 << 20
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
-LOADABLE = ("F32", "F16", "BF16")
+LOADABLE = ("F32", "F16", "BF16", "MXFP4")
 
 # Checkpoints that also hold a vision tower nest the text model in one of two ways.
 NESTED = (
@@ -21,7 +21,23 @@ NESTED = (
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
 )
-UNUSED = re.compile(r"(^|\.)(vision_tower|multi_modal_projector)\.|\.rotary_emb\.inv_freq$")
+UNUSED = re.compile(r"(^|\.)(vision_tower|multi_modal_projector|visual)\.|^mtp\.|\.rotary_emb\.inv_freq$")
+
+# Some families have names of their own for what Llama has too.
+RENAMED = tuple(
+    (re.compile(pattern), ours)
+    for pattern, ours in (
+        (r"\.feed_forward\.", ".mlp."),
+        (r"\.mlp\.(.+\.)?w1\.", r".mlp.\1gate_proj."),
+        (r"\.mlp\.(.+\.)?w3\.", r".mlp.\1up_proj."),
+        (r"\.mlp\.(.+\.)?w2\.", r".mlp.\1down_proj."),
+        (r"\.self_attn\.out_proj\.", ".self_attn.o_proj."),
+        (r"\.self_attn\.([qk])_layernorm\.", r".self_attn.\1_norm."),
+        (r"\.operator_norm\.", ".input_layernorm."),
+        (r"\.(ffn_norm|pre_ff_layernorm)\.", ".post_attention_layernorm."),
+        (r"^model\.(embedding_norm|final_layernorm)\.", "model.norm."),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +81,19 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def weights_size_bytes(folder: Path) -> int:
-    """What all tensors of a model folder take on disk."""
-    return sum(tensor.size_bytes for tensor in read_headers(folder).values())
+def weights_size_bytes(folder: Path, *, ignored: tuple[str, ...] = ()) -> int:
+    """What all tensors of a model folder take on disk, but those whose names begin with one of `ignored`."""
+    return sum(tensor.size_bytes for name, tensor in read_headers(folder).items() if not name.startswith(ignored))
 
 
-def check_tensors(stored: Stored, expected: Shapes, folder: Path) -> None:
-    """Raises BrokenModel unless the stored tensors are those that the model's config asks for."""
+def check_tensors(stored: Stored, expected: Shapes, folder: Path, *, ignored: tuple[str, ...] = ()) -> None:
+    """Raises BrokenModel unless the stored tensors are those that the model's config asks for. There may be more whose
+    names begin with one of `ignored`."""
     missing = [name for name in expected if name not in stored]
     if missing:
         raise BrokenModel(f"{folder} lacks the tensors its config.json asks for: {_some(missing)}.")
     # A tied head is often stored all the same; the embedding stands for it.
-    unexpected = [name for name in stored if name not in expected and name != HEAD]
+    unexpected = [name for name in stored if name not in expected and name != HEAD and not name.startswith(ignored)]
     if unexpected:
         raise BrokenModel(f"{folder} holds tensors its config.json has no place for: {_some(unexpected)}.")
     for name, shape in expected.items():
@@ -125,7 +142,10 @@ def _header(file: Path) -> Stored:
 def _plain_name(name: str) -> str:
     for nested, plain in NESTED:
         if name.startswith(nested):
-            return plain + name.removeprefix(nested)
+            name = plain + name.removeprefix(nested)
+            break
+    for pattern, ours in RENAMED:
+        name = pattern.sub(ours, name)
     return name
 
 

@@ -1,14 +1,19 @@
 """The parts that decoders are built from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, JoinedAttention
+from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, IndexSpec, JoinedAttention
 from corymb.kernels.operations import Activation, Norm, Operations
+from corymb.kernels.recurrence import Recurrence
 from corymb.models.config import DecoderConfig, LayerConfig
-from corymb.models.linear import FusedLinear, Linear, MakeLinear
+from corymb.models.head_order import join_heads, order_of
+from corymb.models.latent_config import LatentConfig
+from corymb.models.linear import FusedLinear, Linear
+from corymb.models.makers import Makers
 from corymb.models.model import Batch
 from corymb.models.weights import Weights
 
@@ -19,7 +24,7 @@ class Storage:
 
     compute: torch.dtype  # of hidden states
     embedding: torch.dtype
-    make_linear: MakeLinear
+    makers: Makers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +34,24 @@ class Parts:
     decoder: DecoderConfig
     weights: Weights
     operations: Operations
+    recurrence: Recurrence
     storage: Storage
 
     def linear(self, *names: str, bias: bool) -> Linear:
         """One product for the weights of these names, their outputs one after another."""
         weight = self._joined([f"{name}.weight" for name in names])
-        return self.storage.make_linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
+        return self.storage.makers.linear(weight, self._joined([f"{name}.bias" for name in names]) if bias else None)
 
-    def norm(self, name: str, *, offset: float = 0.0) -> "RMSNorm":
-        """A norm. Some checkpoints store the distance of its weight from an offset."""
-        weight = self.weights.take(f"{name}.weight").float() + offset
-        return RMSNorm(weight, self.decoder.norm_eps, self.operations)
+    def exact_linear(self, name: str, *, bias: bool) -> Linear:
+        """A product in float32."""
+        weight, biases = self.weights.take(f"{name}.weight"), self.weights.take(f"{name}.bias") if bias else None
+        return self.storage.makers.exact(weight.float(), None if biases is None else biases.float())
+
+    def norm(self, name: str, order: Tensor | None = None, *, eps: float | None = None) -> "RMSNorm":
+        """A norm over hidden states, or over heads whose dimensions stand in `order`. `eps`: None for the model's."""
+        weight = self.weights.take(f"{name}.weight").float() + self.decoder.norm_offset
+        weight = weight if order is None else weight[order.to(weight.device)]
+        return RMSNorm(weight, eps or self.decoder.norm_eps, self.operations)
 
     def _joined(self, names: list[str]) -> Tensor:
         tensors = [self.weights.take(name) for name in names]
@@ -84,6 +96,19 @@ def add_product(product: Linear, x: Tensor, residual: Tensor) -> Tensor | None:
     return product(x)
 
 
+class LayerMLP(Protocol):
+    """What a layer does after attention, token by token."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns [T, hidden_size] of [T, hidden_size]."""
+        ...
+
+    def after(self, delta: Tensor | None, residual: Tensor, norm: RMSNorm) -> Tensor | None:
+        """Adds delta, if there is any, to residual and returns what it makes of the norm of that; None if that is added
+        already too."""
+        ...
+
+
 class MLP:
     """down(activation(gate(x)) × up(x))."""
 
@@ -112,17 +137,24 @@ class MLP:
 class SelfAttention:
     """Attention between a token and those before it."""
 
-    def __init__(self, parts: Parts, name: str, index: int, *, norm_offset: float = 0.0) -> None:
-        decoder = parts.decoder
-        self._index = index
-        self._spec = attention_spec(decoder, decoder.layers[index])
+    def __init__(self, parts: Parts, name: str, index: int) -> None:
+        decoder, layer = parts.decoder, parts.decoder.layers[index]
+        self._cache = decoder.num_attending(index)
+        self._spec = attention_spec(decoder, layer)
+        if decoder.sinks:
+            self._spec = replace(self._spec, sinks=parts.weights.take(f"{name}.sinks").float())
         self._operations = parts.operations
-        names = [f"{name}.{part}_proj" for part in "qkv"]
-        self._qkv = parts.linear(*names, bias=decoder.qkv_bias)
+        order = order_of(layer.rope, decoder.head_dim)
+
+        def joined(kind: str) -> Tensor:
+            queries, keys, values = (parts.weights.take(f"{name}.{part}_proj.{kind}") for part in "qkv")
+            return join_heads(queries, keys, values, decoder, order)
+
+        self._product = parts.storage.makers.linear(joined("weight"), joined("bias") if decoder.qkv_bias else None)
         self._output = parts.linear(f"{name}.o_proj", bias=decoder.output_bias)
         normed = decoder.query_key_norm
-        self._query_norm = parts.norm(f"{name}.q_norm", offset=norm_offset) if normed else None
-        self._key_norm = parts.norm(f"{name}.k_norm", offset=norm_offset) if normed else None
+        self._query_norm = parts.norm(f"{name}.q_norm", order) if normed else None
+        self._key_norm = parts.norm(f"{name}.k_norm", order) if normed else None
         self._norms: HeadNorms | None = None
         if self._query_norm is not None and self._key_norm is not None:
             self._norms = HeadNorms(self._query_norm.norm.weight, self._key_norm.norm.weight, decoder.norm_eps)
@@ -134,10 +166,23 @@ class SelfAttention:
 
         `turns`: see Operations.rope; None for no positions.
         """
-        qkv = multiply_normed(self._qkv, delta, residual, norm)
-        spec, cache, num_tokens = self._spec, batch.kv[self._index], len(qkv)
+        return self._attend(multiply_normed(self._product, delta, residual, norm), batch, turns)
+
+    def attend_normed(self, x: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+        """Attends with x [T, hidden_size], which is normed already; returns [T, num_heads × head_dim]."""
+        return self._attend(self._product(x), batch, turns)
+
+    def _attend(self, projected: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+        spec = self._spec
+        size = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+        attended = self._look_back(projected[:, :size].view(len(projected), -1, spec.head_dim), batch, turns)
+        gates = projected[:, size:]
+        return attended * torch.sigmoid(gates) if gates.shape[1] else attended
+
+    def _look_back(self, heads: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
+        """`heads`: queries, keys and values as they were projected."""
+        spec, cache, num_tokens = self._spec, batch.kv[self._cache], len(heads)
         num_turned = spec.num_heads + spec.num_kv_heads
-        heads = qkv.view(num_tokens, num_turned + spec.num_kv_heads, spec.head_dim)
         if isinstance(batch.attention, JoinedAttention):
             attended = batch.attention.run_joined(heads, HeadChanges(turns, self._norms), spec, cache)
             return attended.view(num_tokens, -1)
@@ -163,8 +208,15 @@ class SelfAttention:
         return torch.cat((self._query_norm(queries), self._key_norm(keys)), dim=1)
 
 
+def attention_specs(decoder: DecoderConfig) -> list[AttentionSpec]:
+    """What a decoder's layers ask of attention, those that have any."""
+    return [attention_spec(decoder, layer) for layer in decoder.layers if layer.attends]
+
+
 def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
     """What one layer asks of attention."""
+    if decoder.latent is not None:
+        return _latent_spec(decoder, decoder.latent, layer)
     return AttentionSpec(
         num_heads=decoder.num_heads,
         num_kv_heads=decoder.num_kv_heads,
@@ -172,4 +224,19 @@ def attention_spec(decoder: DecoderConfig, layer: LayerConfig) -> AttentionSpec:
         scale=decoder.attention_scale,
         window=layer.window,
         soft_cap=decoder.attention_soft_cap,
+        sinks=torch.empty(decoder.num_heads, device="meta") if decoder.sinks else None,
+    )
+
+
+def _latent_spec(decoder: DecoderConfig, latent: LatentConfig, layer: LayerConfig) -> AttentionSpec:
+    index = None
+    if latent.index is not None and layer.indexed == "own":
+        index = IndexSpec(latent.index.num_heads, latent.index.head_dim, latent.index.top_k)
+    return AttentionSpec(
+        num_heads=decoder.num_heads,
+        num_kv_heads=1,
+        head_dim=latent.stored_dim,
+        scale=decoder.attention_scale,
+        latent_dim=latent.latent_dim,
+        index=index,
     )

@@ -74,6 +74,13 @@ def linear_for(device: torch.device, compute: torch.dtype, weights: WeightType) 
     return _exact()
 
 
+def exact_linear_for(device: torch.device) -> MakeLinear:
+    """How products in float32 are made, whatever the model's types are."""
+    if device.type != "cpu":
+        return lambda weight, bias: _plain(weight, bias, torch.float32)
+    return _exact()
+
+
 def _exact() -> MakeLinear:
     if has_packed_products():
         return PackedLinear

@@ -1,10 +1,12 @@
-"""Llama and the models that follow it: a norm before attention and one before the MLP."""
+"""Llama and the models that follow it: a norm before what mixes tokens and one before the MLP."""
 
 from torch import Tensor
 
 from corymb.models.decoder import Decoder
-from corymb.models.layers import MLP, Parts, SelfAttention
+from corymb.models.layers import Parts
+from corymb.models.mixers import layer_mixer
 from corymb.models.model import Batch
+from corymb.models.routed import layer_mlp
 
 
 class LlamaLayer:
@@ -12,18 +14,18 @@ class LlamaLayer:
 
     def __init__(self, parts: Parts, index: int) -> None:
         name = f"model.layers.{index}"
-        self._attention = SelfAttention(parts, f"{name}.self_attn", index)
-        self._mlp = MLP(parts, f"{name}.mlp")
-        self._attention_norm = parts.norm(f"{name}.input_layernorm")
+        self._mixer = layer_mixer(parts, index)
+        self._mlp = layer_mlp(parts, index)
+        self._mixer_norm = parts.norm(f"{name}.input_layernorm")
         self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm")
 
     def attend(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """See decoder.Layer."""
-        return self._attention.attend(delta, residual, self._attention_norm, batch, turns)
+        return self._mixer.attend(delta, residual, self._mixer_norm, batch, turns)
 
     def complete(self, attended: Tensor, residual: Tensor) -> Tensor | None:
         """See decoder.Layer."""
-        return self._mlp.after(self._attention.add_to(residual, attended), residual, self._mlp_norm)
+        return self._mlp.after(self._mixer.add_to(residual, attended), residual, self._mlp_norm)
 
 
 def build_llama(parts: Parts) -> Decoder:

@@ -14,37 +14,37 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 def read_llama(fields: Fields) -> DecoderConfig:
     """Llama 1 to 3.x, SmolLM, and whatever else calls itself LlamaForCausalLM."""
     biased = fields.flag("attention_bias", False)
-    decoder = _decoder(fields, default_context=2048)
+    decoder = decoder_of(fields, default_context=2048)
     return dataclasses.replace(decoder, qkv_bias=biased, output_bias=biased, mlp_bias=fields.flag("mlp_bias", False))
 
 
 def read_mistral(fields: Fields) -> DecoderConfig:
     """Mistral: all layers slide, or none."""
-    decoder = _decoder(fields, default_context=131_072)
+    decoder = decoder_of(fields, default_context=131_072)
     if not fields.has("sliding_window"):
         return decoder
-    return _with_windows(decoder, fields, [True] * len(decoder.layers))
+    return with_windows(decoder, fields, [True] * len(decoder.layers))
 
 
 def read_qwen2(fields: Fields) -> DecoderConfig:
     """Qwen2 and 2.5: biased projections to queries, keys and values."""
-    decoder = _decoder(fields, default_context=32_768)
+    decoder = decoder_of(fields, default_context=32_768)
     decoder = dataclasses.replace(decoder, qkv_bias=True)
-    return _with_windows(decoder, fields, _qwen_sliding(fields, len(decoder.layers)))
+    return with_windows(decoder, fields, _qwen_sliding(fields, len(decoder.layers)))
 
 
 def read_qwen3(fields: Fields) -> DecoderConfig:
     """Qwen3: normed queries and keys."""
     biased = fields.flag("attention_bias", False)
-    decoder = _decoder(fields, default_context=32_768, default_head_dim=128)
+    decoder = decoder_of(fields, default_context=32_768, default_head_dim=128)
     decoder = dataclasses.replace(decoder, qkv_bias=biased, output_bias=biased, query_key_norm=True)
-    return _with_windows(decoder, fields, _qwen_sliding(fields, len(decoder.layers)))
+    return with_windows(decoder, fields, _qwen_sliding(fields, len(decoder.layers)))
 
 
 def read_smollm3(fields: Fields) -> DecoderConfig:
     """SmolLM3: every fourth layer sees no positions."""
     biased = fields.flag("attention_bias", False)
-    decoder = _decoder(fields, default_context=32_768, default_theta=2_000_000.0, default_tied=True)
+    decoder = decoder_of(fields, default_context=32_768, default_theta=2_000_000.0, default_tied=True)
     turns = _turning(fields, len(decoder.layers))
     layers = tuple(
         layer if turn else dataclasses.replace(layer, rope=None)
@@ -54,7 +54,7 @@ def read_smollm3(fields: Fields) -> DecoderConfig:
         decoder, qkv_bias=biased, output_bias=biased, mlp_bias=fields.flag("mlp_bias", False), layers=layers
     )
     sliding = [not turn for turn in turns] if fields.flag("use_sliding_window", False) else [False] * len(turns)
-    return _with_windows(decoder, fields, sliding_layers(fields, len(turns), sliding))
+    return with_windows(decoder, fields, sliding_layers(fields, len(turns), sliding))
 
 
 def sliding_layers(fields: Fields, num_layers: int, default: list[bool]) -> list[bool]:
@@ -91,21 +91,27 @@ def check_heads(decoder: DecoderConfig, fields: Fields) -> DecoderConfig:
         )
     if decoder.head_dim % 2:
         raise BrokenModel(f"The heads of {fields.where} have an odd size, {decoder.head_dim}, which rope cannot turn.")
+    for rope in {layer.rope for layer in decoder.layers if layer.rope is not None}:
+        turned = rope.num_rotated(decoder.head_dim)
+        if not 0 < turned <= decoder.head_dim or turned % 2:
+            raise BrokenModel(f"{fields.where} turns {turned} of {decoder.head_dim} dimensions of each head.")
     return decoder
 
 
-def _decoder(
+def decoder_of(
     fields: Fields,
     *,
     default_context: int,
     default_head_dim: int | None = None,
     default_theta: float = 10_000.0,
     default_tied: bool = False,
+    default_rotated: float = 1.0,
 ) -> DecoderConfig:
+    """What Llama and its followers have in common."""
     hidden_size = fields.whole("hidden_size")
     num_heads = fields.whole("num_attention_heads")
     head_dim = fields.whole("head_dim", default_head_dim or max(1, hidden_size // num_heads))
-    rope = read_rope(fields, default_theta)
+    rope = read_rope(fields, default_theta, default_rotated)
     decoder = DecoderConfig(
         family="llama",
         vocab_size=fields.whole("vocab_size"),
@@ -124,7 +130,8 @@ def _decoder(
     return check_heads(decoder, fields)
 
 
-def _with_windows(decoder: DecoderConfig, fields: Fields, sliding: list[bool]) -> DecoderConfig:
+def with_windows(decoder: DecoderConfig, fields: Fields, sliding: list[bool]) -> DecoderConfig:
+    """The decoder with windows in some of its layers."""
     if not any(sliding):
         return decoder
     window = fields.whole("sliding_window")

@@ -8,16 +8,22 @@ from typing import Literal
 import torch
 
 from corymb.kernels.operations import Operations
+from corymb.kernels.recurrence import Recurrence
 from corymb.kernels.torch_operations import TorchOperations
+from corymb.kernels.torch_recurrence import TorchRecurrence
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.decoder import Decoder
+from corymb.models.deepseek import build_deepseek
 from corymb.models.errors import UnsupportedModel
 from corymb.models.gemma import build_gemma
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
-from corymb.models.inventory import expected_tensors
+from corymb.models.inventory import as_stored, draft_layers, expected_tensors
 from corymb.models.layers import Parts, Storage
-from corymb.models.linear import MakeLinear, linear_for
 from corymb.models.llama import build_llama
+from corymb.models.makers import Makers, makers_for
+from corymb.models.multiplied import MultipliedWeights
+from corymb.models.mxfp4 import Mxfp4Weights
+from corymb.models.packed import packed_names, unpacked
 from corymb.models.precision import DType, Precision, WeightType
 from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
 
@@ -32,7 +38,11 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 
-FAMILIES: dict[str, Callable[[Parts], Decoder]] = {"llama": build_llama, "gemma": build_gemma}
+FAMILIES: dict[str, Callable[[Parts], Decoder]] = {
+    "llama": build_llama,
+    "gemma": build_gemma,
+    "deepseek": build_deepseek,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,8 @@ class LoadOptions:
     device: torch.device = CPU
     load_format: LoadFormat = "auto"
     operations: Operations = field(default_factory=TorchOperations)
-    make_linear: MakeLinear | None = None  # None: what suits device and types
+    recurrence: Recurrence = field(default_factory=TorchRecurrence)
+    makers: Makers | None = None  # None: what suits device and types
 
     @property
     def storage(self) -> Storage:
@@ -52,7 +63,7 @@ class LoadOptions:
         names: dict[torch.dtype, WeightType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
         weights = self.weights or names[self.dtype]
         embedding = TORCH_DTYPES[Precision("float32", weights).embedding]
-        return Storage(self.dtype, embedding, self.make_linear or linear_for(self.device, self.dtype, weights))
+        return Storage(self.dtype, embedding, self.makers or makers_for(self.device, self.dtype, weights))
 
 
 def load_model(
@@ -68,10 +79,13 @@ def load_model(
     if options.load_format == "dummy":
         return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
     stored = read_headers(folder)
-    check_tensors(stored, expected_tensors(decoder), folder)
+    decoder = as_stored(decoder, stored)
+    check_tensors(unpacked(stored, folder), expected_tensors(decoder), folder, ignored=draft_layers(decoder))
     with CheckpointWeights(stored, options.device, on_progress) as weights:
-        return _build(decoder, weights, options)
+        return _build(decoder, Mxfp4Weights(weights, packed_names(stored)), options)
 
 
 def _build(decoder: DecoderConfig, weights: Weights, options: LoadOptions) -> Decoder:
-    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.storage))
+    if decoder.multipliers is not None:
+        weights = MultipliedWeights(weights, decoder, decoder.multipliers)
+    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.recurrence, options.storage))

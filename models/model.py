@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
+from corymb.models.states import StateSpec
 from corymb.scheduler.plan import Int32
 
 
@@ -29,6 +30,7 @@ class Batch:
     kv: Sequence[KVLayer]  # in the order of `Model.attention_specs`
     prompts: Prompts  # for models that look beyond their caches (the test model `tape`)
     wanted: Tensor | None = None  # int64 [N], the tokens whose hidden states `forward` returns; None for all
+    states: Sequence[Tensor] = ()  # in the order of `Model.state_specs`, each [num_state_slots, *shape]
 
 
 @runtime_checkable
@@ -52,6 +54,13 @@ class Model(Protocol):
     @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """One a layer with attention; each gets a `KVLayer`: in the sliding pool if its spec has a window."""
+        ...
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """What each sequence carries from token to token, beside keys and values: any number of tensors a layer. In
+        `forward` the states of row r lie at layout.state_slots[r] of `Batch.states`: as the row's last step left them,
+        zero in a new sequence. It leaves there the states after the row's last token."""
         ...
 
     def forward(self, batch: Batch) -> Tensor:

@@ -1,8 +1,9 @@
-"""The tensors that hold keys and values: one pair a layer, in the full or in the sliding pool."""
+"""The tensors that hold keys and values, or latents and index keys, of each layer: in the full or the sliding pool."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from corymb.cache.config import CacheConfig
 from corymb.kernels.attention import AttentionSpec, KVLayer
@@ -25,10 +26,19 @@ def allocate(specs: Sequence[AttentionSpec], config: CacheConfig, *, dtype: torc
     layers = []
     for spec in specs:
         num_slots = config.num_full_tokens if spec.window is None else config.num_sliding_tokens
-        shape = (num_slots, spec.num_kv_heads, spec.head_dim)
-        layers.append(KVLayer(place.zeros(shape, dtype), place.zeros(shape, dtype)))
+        layers.append(kv_layer(spec, num_slots, lambda shape: place.zeros(shape, dtype)))
     return layers
 
 
+def kv_layer(spec: AttentionSpec, num_slots: int, make: Callable[[tuple[int, ...]], Tensor]) -> KVLayer:
+    """One layer's tensors, each made from its shape."""
+    shape = (num_slots, spec.num_kv_heads, spec.head_dim)
+    keys = make(shape)
+    values = make(shape) if spec.latent_dim is None else keys[..., : spec.latent_dim]
+    return KVLayer(keys, values, index_keys=make((num_slots, spec.index.head_dim)) if spec.index else None)
+
+
 def _elements(spec: AttentionSpec) -> int:
-    return 2 * spec.num_kv_heads * spec.head_dim
+    if spec.latent_dim is None:
+        return 2 * spec.num_kv_heads * spec.head_dim
+    return spec.head_dim + (spec.index.head_dim if spec.index else 0)

@@ -3,17 +3,22 @@
 import math
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from corymb.models.rope_config import LinearScaling, Llama3Scaling, Rope, YarnScaling
 
 
 def turn_table(rope: Rope, head_dim: int, context_length: int, device: torch.device) -> Tensor:
-    """Returns float32 [context_length, head_dim]: the cosines of each position's angles, then the sines."""
+    """Returns float32 [context_length, head_dim]: the cosines of each position's angles, then the sines. Angles are
+    zero for dimensions that do not turn, which come last in each half: see head_order."""
     # Computed in float32 as checkpoints were trained with, not better.
-    frequencies, factor = _frequencies(rope, head_dim)
+    num_rotated = rope.num_rotated(head_dim)
+    frequencies, factor = _frequencies(rope, num_rotated)
     angles = torch.arange(context_length, dtype=torch.float32)[:, None] * frequencies
-    return torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(factor).to(device)
+    kept = (head_dim - num_rotated) // 2
+    cosines, sines = F.pad(angles.cos().mul_(factor), (0, kept), value=1.0), F.pad(angles.sin().mul_(factor), (0, kept))
+    return torch.cat((cosines, sines), dim=-1).to(device)
 
 
 def _frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:

@@ -44,34 +44,38 @@ KINDS = ("default", "linear", "llama3", "yarn")
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotates the whole head: dimension i turns with dimension i + head_dim ÷ 2."""
+    """Rotates n dimensions of a head, all or the first ones: dimension i turns with dimension i + n ÷ 2."""
 
     theta: float
     scaling: Scaling | None = None
+    rotated: float = 1.0  # share of the head
+
+    def num_rotated(self, head_dim: int) -> int:
+        """n."""
+        return int(head_dim * self.rotated)
 
 
-def read_rope(fields: Fields, default_theta: float = 10_000.0) -> Rope:
+def read_rope(fields: Fields, default_theta: float = 10_000.0, default_rotated: float = 1.0) -> Rope:
     """The rope of a model whose layers share one. Raises UnsupportedModel."""
-    theta = fields.number("rope_theta", default_theta)
-    if fields.has("rope_parameters"):
-        return _rope(fields.inner("rope_parameters"), theta, fields)
-    if fields.has("rope_scaling"):
-        return _rope(fields.inner("rope_scaling"), theta, fields)
-    return Rope(theta)
+    rope = Rope(
+        fields.number("rope_theta", default_theta), rotated=fields.number("partial_rotary_factor", default_rotated)
+    )
+    for name in ("rope_parameters", "rope_scaling"):
+        if fields.has(name):
+            return _rope(fields.inner(name), rope, fields)
+    return rope
 
 
 def read_rope_of(fields: Fields, layer_type: str, theta_name: str, default_theta: float) -> Rope:
     """The rope of one type of layer, where a model has several types. Only full attention is ever scaled in the old
     spelling."""
-    theta = fields.number(theta_name, default_theta)
+    rope = Rope(fields.number(theta_name, default_theta))
     if fields.has("rope_parameters"):
         parameters = fields.inner("rope_parameters")
-        if parameters.has(layer_type):
-            return _rope(parameters.inner(layer_type), theta, fields)
-        return Rope(theta)
+        return _rope(parameters.inner(layer_type), rope, fields) if parameters.has(layer_type) else rope
     if fields.has("rope_scaling") and layer_type == "full_attention":
-        return _rope(fields.inner("rope_scaling"), theta, fields)
-    return Rope(theta)
+        return _rope(fields.inner("rope_scaling"), rope, fields)
+    return rope
 
 
 def extended_context(rope: Rope, context_length: int, fields: Fields) -> int:
@@ -84,19 +88,18 @@ def extended_context(rope: Rope, context_length: int, fields: Fields) -> int:
     return int(context_length * rope.scaling.factor)
 
 
-def _rope(parameters: Fields, theta: float, config: Fields) -> Rope:
-    theta = parameters.number("rope_theta", theta)
-    if parameters.number("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedModel(f"{parameters.where} rotates only a part of each head, which is not supported.")
+def _rope(parameters: Fields, default: Rope, config: Fields) -> Rope:
+    theta = parameters.number("rope_theta", default.theta)
+    rotated = parameters.number("partial_rotary_factor", default.rotated)
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     if kind == "default":
-        return Rope(theta)
+        return Rope(theta, None, rotated)
     if kind == "linear":
-        return Rope(theta, LinearScaling(parameters.number("factor")))
+        return Rope(theta, LinearScaling(parameters.number("factor")), rotated)
     if kind == "llama3":
-        return Rope(theta, _llama3(parameters, config))
+        return Rope(theta, _llama3(parameters, config), rotated)
     if kind == "yarn":
-        return Rope(theta, _yarn(parameters, config))
+        return Rope(theta, _yarn(parameters, config), rotated)
     raise UnsupportedModel(f"Rope scaling {kind!r} is not supported; supported are {', '.join(KINDS)}.")
 
 

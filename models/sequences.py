@@ -9,6 +9,8 @@ from torch import Tensor
 
 from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
 from corymb.models.model import Batch, Model
+from corymb.models.pools import kv_layer
+from corymb.models.states import StateSpec
 
 
 class NoPrompts:
@@ -20,16 +22,24 @@ class NoPrompts:
 
 @dataclass
 class Sequences:
-    """Rows with scattered slots in pools that hold NaN wherever nobody wrote."""
+    """Rows with scattered slots in pools that hold NaN wherever nobody wrote. A row's states lie at its own number."""
 
     specs: Sequence[AttentionSpec]
     kv: list[KVLayer]
     table: Tensor
     full_to_sliding: Tensor
     lengths: np.ndarray  # computed tokens, by row
+    states: list[Tensor]
 
     @staticmethod
-    def empty(specs: Sequence[AttentionSpec], *, num_rows: int, context_length: int, seed: int = 0) -> "Sequences":
+    def empty(
+        specs: Sequence[AttentionSpec],
+        state_specs: Sequence[StateSpec] = (),
+        *,
+        num_rows: int,
+        context_length: int,
+        seed: int = 0,
+    ) -> "Sequences":
         """Room for `num_rows` rows (row 0 is padding) of full length."""
         generator = torch.Generator().manual_seed(seed)
         num_slots = num_rows * context_length + 1
@@ -37,9 +47,11 @@ class Sequences:
         table = scattered.view(num_rows, context_length).contiguous()
         sliding = torch.zeros(num_slots, dtype=torch.int32)
         sliding[1:] = torch.randperm(num_slots - 1, generator=generator).int() + 1
-        shapes = [(num_slots, spec.num_kv_heads, spec.head_dim) for spec in specs]
-        kv = [KVLayer(torch.full(shape, torch.nan), torch.full(shape, torch.nan)) for shape in shapes]
-        return Sequences(specs, kv, table, sliding, np.zeros(num_rows, np.int32))
+        kv = [kv_layer(spec, num_slots, lambda shape: torch.full(shape, torch.nan)) for spec in specs]
+        states = [
+            torch.full((num_rows, *spec.shape), torch.nan, dtype=spec.dtype or torch.float32) for spec in state_specs
+        ]
+        return Sequences(specs, kv, table, sliding, np.zeros(num_rows, np.int32), states)
 
     def layout(self, rows: Sequence[int], widths: Sequence[int]) -> RaggedLayout:
         """The next `widths` tokens of these rows."""
@@ -61,6 +73,7 @@ class Sequences:
             host_rows=host_rows,
             host_widths=host_widths,
             host_starts=starts,
+            state_slots=torch.from_numpy(host_rows).long(),
         )
 
     def step(self, model: Model, attention: Attention, tokens: dict[int, Sequence[int]]) -> Tensor:
@@ -68,7 +81,11 @@ class Sequences:
         layout = self.layout(list(tokens), [len(ids) for ids in tokens.values()])
         attention.plan(layout)
         token_ids = torch.tensor([token for ids in tokens.values() for token in ids])
-        batch = Batch(token_ids, layout.positions, layout, attention, self.kv, NoPrompts())
+        for row in tokens:
+            if not self.lengths[row]:
+                for states in self.states:
+                    states[row] = 0
+        batch = Batch(token_ids, layout.positions, layout, attention, self.kv, NoPrompts(), states=self.states)
         hidden = model.forward(batch)
         for row, ids in tokens.items():
             self.lengths[row] += len(ids)

@@ -1,13 +1,15 @@
 """How many tokens the pools hold: from what the operator asks for and what memory allows. Imports no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from corymb.cache.config import LEAST_STATES
 from corymb.models.errors import ModelError
 from corymb.models.memory import Memory
 
 _MOST_REQUESTS = 32  # of full context length: more are seldom used, and a CPU cannot run more
 _DEFAULT_SHARE = 0.25  # of the memory that is available beside the weights
 _LEAST_TOKENS = 512  # a server with less could not answer a common prompt
+_STATES_A_REQUEST = 4  # one that it works in, two snapshots, and one that waits in the tree for the next such request
 
 
 class NotEnoughMemory(ModelError):
@@ -16,10 +18,11 @@ class NotEnoughMemory(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """What one token costs in each pool, over all its layers."""
+    """What one token costs in each pool, and one recurrent state, over all layers."""
 
     full: int
     sliding: int
+    state: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +35,37 @@ class PoolRequest:
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None  # weights and pools over all memory
     sliding_ratio: float = 0.8  # tokens of the sliding pool for each token of the full pool
+    state_ratio: float = 0.9  # bytes of recurrent states for each byte of keys and values
+    max_states: int | None = None  # None: by the ratio
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSizes:
-    """Tokens that requests can use, multiples of the page size; the reserved page of each pool not counted."""
+    """Tokens that requests can use, multiples of the page size, and states; what each pool reserves not counted."""
 
     num_full_tokens: int
     num_sliding_tokens: int
-    size_bytes: int
+    num_states: int
+    cost: TokenBytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all pools."""
+        tokens = self.num_full_tokens * self.cost.full + self.num_sliding_tokens * self.cost.sliding
+        return tokens + self.num_states * self.cost.state
+
+    def table(self) -> list[str]:
+        """A line a pool, for people."""
+        pools = [
+            ("full", self.num_full_tokens, "tokens", self.cost.full),
+            ("sliding", self.num_sliding_tokens, "tokens", self.cost.sliding),
+            ("recurrent", self.num_states, "states", self.cost.state),
+        ]
+        return [
+            f"{name:<10}{count:>11,} {unit} × {cost:>10,} bytes = {gib(count * cost):>10}"
+            for name, count, unit, cost in pools
+            if count
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +91,36 @@ def find_room(memory: Memory, weights_bytes: int, mem_fraction_static: float | N
 
 
 def size_pools(cost: TokenBytes, window: int | None, request: PoolRequest, room: Room) -> PoolSizes:
-    """Decides the pools' sizes. Raises NotEnoughMemory."""
+    """Decides the pools' sizes: states first, then tokens of what they leave. Raises NotEnoughMemory."""
+    num_states = _num_states(cost, request, room)
+    states_bytes = num_states * cost.state
+    room = replace(room, pool_bytes=room.pool_bytes - states_bytes, available_bytes=room.available_bytes - states_bytes)
+    return replace(_size_tokens(cost, window, request, room), num_states=num_states)
+
+
+def _num_states(cost: TokenBytes, request: PoolRequest, room: Room) -> int:
+    if not cost.state:
+        return 0
+    if request.max_states is not None:
+        asked_bytes = request.max_states * cost.state
+        if asked_bytes > room.available_bytes:
+            raise NotEnoughMemory(
+                f"Too little memory: --max-mamba-cache-size {request.max_states} needs {gib(asked_bytes)} and "
+                f"{gib(room.available_bytes)} are available beside the weights."
+            )
+        return request.max_states
+    share = request.state_ratio / (1 + request.state_ratio)
+    most = int(room.pool_bytes * share / cost.state)
+    if most < LEAST_STATES:
+        raise NotEnoughMemory(
+            f"Too little memory: a recurrent state takes {gib(cost.state)}, and --mamba-full-memory-ratio "
+            f"{request.state_ratio:g} of {gib(room.pool_bytes)} holds {most}; {LEAST_STATES} are the least."
+        )
+    wanted = _STATES_A_REQUEST * request.max_running_requests
+    return most if request.mem_fraction_static is not None else min(wanted, most)
+
+
+def _size_tokens(cost: TokenBytes, window: int | None, request: PoolRequest, room: Room) -> PoolSizes:
     per_token = cost.full + (request.sliding_ratio * cost.sliding if window else 0.0)
     if request.max_total_tokens is not None:
         sizes = _sizes(request.max_total_tokens, cost, window, request)
@@ -107,4 +161,4 @@ def _sizes(num_tokens: int, cost: TokenBytes, window: int | None, request: PoolR
         least = min(full, 2 * window)
         sliding = max(int(full * request.sliding_ratio), least)
         sliding = max(sliding // page, 1) * page
-    return PoolSizes(full, sliding, full * cost.full + sliding * cost.sliding)
+    return PoolSizes(full, sliding, 0, cost)

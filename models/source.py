@@ -54,8 +54,8 @@ def resolve(
 ) -> ModelSource:
     """Makes `model` ready on this machine and says where it lies; raises SourceError in one sentence.
 
-    `model` is None for the demo model, a folder, a .gguf file, `corymb/tape`, `corymb/hash`, `corymb/uniform`, or the
-    name of a model on a hub. Without `weights` a folder that holds a config alone is enough.
+    `model` is None for the demo model, a folder, a .gguf file, one of the toys (`corymb/tape`), or the name of a
+    model on a hub. Without `weights` a folder that holds a config alone is enough.
     """
     request = _Request(cache_dir, hub, offline, revision, on_progress, weights)
     path = Path(model or "").expanduser()

@@ -1,4 +1,4 @@
-"""Model folders for the toys `tape`, `hash` and `uniform`: a config and the byte tokenizer, no weights."""
+"""Model folders for the toys: a config and the byte tokenizer, no weights."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,11 @@ from typing import Any
 BYTE_TOKENIZER = "CorymbBytes"
 VOCAB_SIZE = 264
 EOS_IDS = (257, 259)
+WINDOW = 32
 
 
-def _config(architecture: str) -> dict[str, Any]:
-    return {
+def _config(architecture: str, **fields: Any) -> dict[str, Any]:
+    return fields | {
         "architectures": [architecture],
         "model_type": "corymb_toy",
         "vocab_size": VOCAB_SIZE,
@@ -24,6 +25,9 @@ def _config(architecture: str) -> dict[str, Any]:
 TOYS = {
     "corymb/tape": _config("CorymbTape"),
     "corymb/hash": _config("CorymbHash"),
+    "corymb/hash-sliding": _config("CorymbHash", sliding_window=WINDOW),
+    "corymb/hash-recurrent": _config("CorymbHash", recurrent=True),
+    "corymb/hash-hybrid": _config("CorymbHash", sliding_window=WINDOW, recurrent=True),
     "corymb/uniform": _config("CorymbUniform"),
 }
 

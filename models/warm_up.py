@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from corymb.cache.writes import StateWrites
 from corymb.scheduler.messages import Sampling
 from corymb.scheduler.plan import LAST_SAMPLED, Opened, Runner, StepPlan
 
@@ -44,5 +45,6 @@ def _plan(token_ids: np.ndarray[tuple[int], np.dtype[np.int32]], start: int, ope
         slots=np.zeros(width, np.int32),
         samples=np.ones(1, np.bool_),
         num_outputs=np.array([1 if start else 0], np.int32),
+        states=StateWrites.only(np.zeros(1, np.int32)),
         opened=opened,
     )

@@ -10,6 +10,6 @@ the step before it are settled, outputs go out. Who does what in it:
     grammars following: which are known, and each step's masks; constraint: how far a request is in its own;
              thinking: when its thought must end
 
-Policies are functions on numbers: admission, order, branches, preemption, retraction, ratio, finishing; validity says
-which options of `config` exclude each other. Messages on the wire are in `messages`, what the runner gets in `plan`.
+Policies are functions on numbers: admission, cuts, order, branches, preemption, retraction, ratio, finishing; validity
+says which options of `config` exclude each other. Messages on the wire: `messages`; what the runner gets: `plan`.
 """

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from corymb.scheduler.cuts import Cuts, stop_at
+
 OUTPUT_CLIP = 4096  # outputs beyond so many are not reserved
 NO_LIMIT = 1 << 60
 SIMULATION_RESERVE = 1  # tokens a request that must stay free at every point of the simulation
@@ -31,14 +33,17 @@ class Ask:
     extend: int
     output_room: int  # tokens it may still produce, clipped
     survives: bool | None = None  # the simulation's verdict, where that takes the place of the estimate
+    branch: int = 0  # position that its first piece must not run over, as the tree lacks a state there; 0: none
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Free and evictable tokens by pool, right now: read after the candidate's prefix was locked."""
+    """Free and evictable tokens by pool, right now: read after the candidate's prefix was locked. `states`: requests
+    that could be given a recurrent state."""
 
     full: int
     sliding: int
+    states: int = NO_LIMIT
 
 
 def ceil_page(tokens: int, page_size: int) -> int:
@@ -49,13 +54,12 @@ def ceil_page(tokens: int, page_size: int) -> int:
 class Budget:
     """What one planning pass may still admit."""
 
-    def __init__(
-        self, *, page_size: int, chunk: int | None, prefill: int, window: int = 0, most: int = NO_LIMIT
-    ) -> None:
-        """`chunk`: tokens a step when prompts may be cut (None: they may not); `prefill`: tokens a pass; `window`: of
-        the sliding layers, 0 for none; `most`: tokens of one request that a step can ever hold, so more are always cut.
-        """
-        self._page = page_size
+    def __init__(self, *, cuts: Cuts, chunk: int | None, prefill: int, window: int = 0, most: int = NO_LIMIT) -> None:
+        """`chunk`: tokens a step when prompts may be cut to fit (None: they may not); `prefill`: tokens a pass;
+        `window`: of the sliding layers, 0 for none; `most`: tokens of one request that a step can ever hold, so more
+        are always cut."""
+        self._cuts = cuts
+        self._page = cuts.page
         self._window = window
         self._most = most
         self._chunk_left = chunk
@@ -63,6 +67,7 @@ class Budget:
         self._total = 0.0  # tokens spoken for over the lives of requests
         self._current = 0  # tokens that this step's admitted prompts take
         self._sliding = 0
+        self._states = 0
         self._admitted = False
         self._truncated = False
 
@@ -71,10 +76,16 @@ class Budget:
         """Tokens the step may still compute; None where prompts are never cut."""
         return self._chunk_left
 
-    def reserve(self, *, full: float, sliding: int) -> None:
+    def claim_cut(self) -> bool:
+        """Asks to cut one more of this step's prompts; False where one is cut already."""
+        claimed, self._truncated = not self._truncated, True
+        return claimed
+
+    def reserve(self, *, full: float, sliding: int = 0, states: int = 0) -> None:
         """Sets memory aside for what runs already; negative amounts give it back."""
         self._total += full
         self._sliding += sliding
+        self._states += states
 
     def continue_chunk(self, width: int, *, left: int, output_room: int) -> None:
         """A prompt in progress takes `width` tokens of this step, whose memory it has; `left` tokens come later."""
@@ -96,6 +107,7 @@ class Budget:
         self._total += immediate + (0 if width < ask.extend else ask.output_room)
         self._current += immediate
         self._sliding += self._sliding_need(ask, width)
+        self._states += 1
         self._spend(width)
         return width
 
@@ -114,12 +126,11 @@ class Budget:
         else:
             room = min(self._chunk_left, self._input_left)
         room = min(room, self._most)
-        if need <= room:
-            return ask.extend
-        if self._truncated:
+        last = ask.start + ask.extend
+        stop = stop_at(ask.branch, ask.start, last if need <= room else self._cuts.floor(ask.start, ask.start + room))
+        if stop < last and self._truncated:
             return None  # one chunked request at a time
-        end = (ask.start + room) // self._page * self._page
-        return end - ask.start if end > ask.start else None
+        return stop - ask.start if stop > ask.start else None
 
     def _fits(self, ask: Ask, free: Free, width: int) -> bool:
         immediate = ceil_page(width, self._page) + self._page
@@ -127,6 +138,7 @@ class Budget:
         return (
             lives
             and immediate <= free.full - self._current
+            and self._states < free.states
             and (not self._window or self._sliding_need(ask, width) <= free.sliding - self._sliding)
         )
 

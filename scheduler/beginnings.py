@@ -9,10 +9,11 @@ class Beginnings:
     Asks are exact and cheap: for every length that was asked about it keeps the set of such beginnings.
     """
 
-    def __init__(self, *, least: int, page_size: int) -> None:
-        """`least`: tokens that waiting a step must save; negative: nothing is worth it."""
+    def __init__(self, *, least: int, step: int) -> None:
+        """`least`: tokens that waiting a step must save; negative: nothing is worth it. `step`: hits end only at
+        multiples of it, or waiting for one might never end."""
         self._least = least
-        self._page_size = page_size
+        self._step = step
         self._keys: list[Key] = []
         self._by_length: dict[int, set[tuple[Namespace, bytes]]] = {}
 
@@ -25,7 +26,7 @@ class Beginnings:
     def repeats(self, key: Key, matched: int, limit: int) -> bool:
         """Whether `key`, of which the tree has `matched` tokens now and may give `limit`, would find `least` more there
         if it came a step later."""
-        length = -(-(matched + max(self._least, 1)) // self._page_size) * self._page_size
+        length = -(-(matched + max(self._least, 1)) // self._step) * self._step
         if self._least < 0 or length > limit:
             return False
         if length not in self._by_length:

@@ -8,6 +8,7 @@ import numpy as np
 from corymb.cache.lease import Lease
 from corymb.scheduler.admission import OUTPUT_CLIP, Ask, Budget, Free, Stop, survives
 from corymb.scheduler.beginnings import Beginnings
+from corymb.scheduler.cuts import Cuts
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.parts import Piece
 from corymb.scheduler.plan import Int32, Opened
@@ -35,17 +36,10 @@ class Round:
     num_held_back: int = 0  # copies that wait a step for a beginning; their seats and memory are kept for them
 
 
-def narrower(start: int, width: int, page_size: int) -> int:
-    """Half of `width` or less, at least a page, so that start + width ends a page; 0 when it cannot shrink."""
-    if width <= page_size:
-        return 0
-    return max((start + width // 2) // page_size * page_size - start, page_size)
-
-
-def ask_of(request: Request, start: int, survives: bool | None = None) -> Ask:
+def ask_of(request: Request, start: int, survives: bool | None = None, branch: int = 0) -> Ask:
     """What `request` needs when `start` of its tokens are cached."""
     left = request.sampling.max_new_tokens - len(request.output_ids)
-    return Ask(start, len(request.token_ids) - start, min(left, OUTPUT_CLIP), survives)
+    return Ask(start, len(request.token_ids) - start, min(left, OUTPUT_CLIP), survives, branch)
 
 
 class Intake:
@@ -57,6 +51,7 @@ class Intake:
         """`pushing`: None where no request may push another back; `clock`: the one that arrival times are read from."""
         self._ledger = ledger
         self._cache = ledger.cache
+        self._cuts = Cuts.of(ledger.cache.config)
         self._pushing = pushing
         self._force_miss = force_miss
         self._clock = clock
@@ -88,14 +83,37 @@ class Intake:
         it its seat and its memory."""
         ask = ask_of(request, 0)
         now.num_held_back += 1
-        now.budget.reserve(full=ask.extend + ask.output_room, sliding=0)
+        if self._cache.config.num_states:
+            self._leave_state_for(request, now)
+        now.budget.reserve(full=ask.extend + ask.output_room, states=1)
+
+    def _leave_state_for(self, copy: Request, now: Round) -> None:
+        """Whoever computes the beginning of a copy must leave a state where the copy goes on, or it would find none."""
+        limit = self._limit(copy)
+        shared = {
+            i: self._cuts.common(each.request.key, copy.key, limit)
+            for i, each in enumerate(now.candidates)
+            if not each.lease.branch  # else it leaves a state elsewhere, or there already
+        }
+        if not shared:
+            return
+        best = max(shared, key=lambda i: shared[i])
+        each, branch = now.candidates[best], shared[best]
+        start, last = each.lease.num_cached, len(each.request.token_ids)
+        if not start < branch < last:
+            return
+        if branch < start + each.width:
+            if start + each.width == last and not now.budget.claim_cut():
+                return
+            now.candidates[best] = Candidate(each.request, each.lease, branch - start)
+        self._cache.expect(each.lease, branch)
 
     def _limit(self, request: Request) -> int:
         return 0 if self._force_miss else request.hit_limit()
 
     def _free(self) -> Free:
         available = self._cache.available()
-        return Free(available.full, available.sliding)
+        return Free(available.full, available.sliding, available.states)
 
     def _push_for(self, request: Request, now: Round) -> bool:
         if self._pushing is None:
@@ -122,7 +140,8 @@ class Intake:
             return Stop.REPEAT
         # Read only now: locking the prefix has taken it out of what can be evicted.
         free = self._free()
-        ask = ask_of(request, lease.num_cached, self._simulate(request, free.full, now.candidates))
+        survives = self._simulate(request, free.full, now.candidates)
+        ask = ask_of(request, lease.num_cached, survives, lease.branch)
         return now.budget.admit(ask, free, alone=not self._ledger.num_seated and not now.candidates)
 
     def _simulate(self, request: Request, free: int, candidates: Sequence[Candidate]) -> bool | None:
@@ -154,7 +173,7 @@ class Intake:
             self._cache.close(last.lease, None)
             return
         # Alone: it will never have more room, so only a shorter chunk can help.
-        width = narrower(last.lease.num_cached, last.width, self._cache.config.page_size)
+        width = self._cuts.narrower(last.lease.num_cached, last.width)
         if width:
             candidates.append(Candidate(last.request, last.lease, width))
             return

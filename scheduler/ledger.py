@@ -102,7 +102,7 @@ class Ledger:
 
     def give_up(self, request: Request, num_tokens: int) -> None:
         """Fails a request that does not find room for `num_tokens` although it is alone."""
-        totals = {name: pool.total for name, pool in self.cache.usage().items()}
+        totals = {name: pool.total for name, pool in self.cache.usage().items() if name != "recurrent"}
         self.end(request, too_large(num_tokens, totals), keep=False)
 
     def is_settled(self, request: Request) -> bool:

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from corymb.cache.picture import TreePicture
+
 MAX_MESSAGE_BYTES = 64 << 20
 
 
@@ -101,7 +103,8 @@ class Control(Message, frozen=True):
     """An operator's order; answered by a `Reply` with the same id."""
 
     id: str
-    action: Literal["flush_cache"]
+    action: Literal["flush_cache", "picture_tree"]
+    max_nodes: int = 0  # of the picture
 
 
 class Learn(Message, frozen=True):
@@ -229,6 +232,11 @@ class Stats(Message, frozen=True):
     pool_used: dict[str, int]  # tokens by pool, leased or in flight (evictable excluded)
     pool_evictable: dict[str, int]
     pool_total: dict[str, int]
+    tree_evictable: dict[str, int]  # tokens in the tree by component, states for the recurrent one
+    tree_protected: dict[str, int]
+    tree_tombstones: dict[str, int]  # nodes without the component
+    tree_nodes: int
+    hit_tokens: dict[str, int]  # found for admitted requests, had this component alone decided
     num_steps: int
     num_retractions: int
     num_preemptions: int
@@ -248,6 +256,7 @@ class Reply(Message, frozen=True):
     id: str
     ok: bool
     message: str = ""
+    tree: TreePicture | None = None
 
 
 ToScheduler = Generate | Abort | Control | Learn | Forget

@@ -91,6 +91,7 @@ def put_together(
     """The plan of one step; takes the cache's table writes along. `constrained` tells it of every row of the table."""
     one = parts[0] if len(parts) == 1 else _concatenate(parts)
     waiting = np.flatnonzero(constrained[one.rows] & one.samples).astype(np.int32)
+    states = cache.take_state_writes(one.rows, one.starts + one.widths)
     return StepPlan(
         step=step,
         rows=one.rows,
@@ -103,6 +104,7 @@ def put_together(
         opened=opened,
         table=cache.take_table_writes(),
         sliding=cache.take_sliding_writes(),
+        states=states,
         prompt_logprobs_from=one.scores_from,
         constrained=waiting if len(waiting) else None,
     )

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from corymb.cache.writes import SlidingWrites, TableWrites
+from corymb.cache.writes import SlidingWrites, StateWrites, TableWrites
 from corymb.scheduler.messages import Logprob, LogprobOptions, Sampling
 
 Int32 = NDArray[np.int32]
@@ -37,7 +37,8 @@ class StepPlan:
 
     R rows of the request table take part; row r computes tokens [starts[r], starts[r] + widths[r]) of its sequence, and
     T = widths.sum(). The order in which a runner applies a plan: `opened`, `table`, `sliding`, the new tokens' slots
-    (table[rows[r], starts[r] + j] = slots[offset[r] + j]), the forward, sampling, last_sampled[row] = token.
+    (table[rows[r], starts[r] + j] = slots[offset[r] + j]), `states` up to the forward, the forward, the rest of
+    `states`, sampling, last_sampled[row] = token.
     """
 
     step: int
@@ -51,6 +52,7 @@ class StepPlan:
     opened: Sequence[Opened] = ()
     table: TableWrites = field(default_factory=TableWrites.none)
     sliding: SlidingWrites | None = None  # None where the model has no sliding-window layers
+    states: StateWrites | None = None  # None where the model has no recurrent state
     prompt_logprobs_from: Int32 | None = None
     # [R], first position of the chunk (relative to its start) whose logits score the prompt's next token; widths[r] for
     # none. None when no row wants any.

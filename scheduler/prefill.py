@@ -7,7 +7,8 @@ import numpy as np
 from corymb.scheduler.admission import NO_LIMIT, OUTPUT_CLIP, Budget, ceil_page
 from corymb.scheduler.beginnings import Beginnings
 from corymb.scheduler.config import SchedulerConfig
-from corymb.scheduler.intake import Intake, Round, narrower
+from corymb.scheduler.cuts import Cuts, stop_at
+from corymb.scheduler.intake import Intake, Round
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.lineup import Arranged, Lineup
 from corymb.scheduler.order import cap_chunk
@@ -39,6 +40,7 @@ class Prefill:
         self._intake = intake
         self._ratio = ratio
         self._tally = tally
+        self._cuts = Cuts.of(ledger.cache.config)
         self._page = ledger.cache.config.page_size
         self._window = ledger.cache.config.sliding_window if ledger.cache.config.num_sliding_tokens else 0
         self._most = self._most_at_once()
@@ -74,12 +76,17 @@ class Prefill:
             self._tally.num_prefill_tokens += piece.width
             if piece.opened is not None:
                 self._tally.num_cached_tokens += piece.start
+                self._count_hits(piece.request)
             if piece.is_last:
                 self._ledger.run(piece.request)
             else:
                 self._ledger.cut(piece.request)
         self._ledger.rows.outputs[part.rows[part.samples]] += 1
         return part
+
+    def _count_hits(self, request: Request) -> None:
+        assert request.lease is not None
+        self._tally.hit_tokens.update(request.lease.reaches)
 
     def _may_try(self, step: int) -> bool:
         if not len(self._ledger.queue):
@@ -94,12 +101,12 @@ class Prefill:
     def _beginnings(self) -> Beginnings:
         finds = self._ledger.cache.config.enable_prefix_cache and not self._config.test_force_cache_miss
         least = self._config.in_batch_prefix_threshold if finds else -1
-        return Beginnings(least=least, page_size=self._page)
+        return Beginnings(least=least, step=self._cuts.grid)
 
     def _budget(self, num_decode: int) -> Budget:
         chunk = None if self._chunk_size is None else max(self._chunk_size - num_decode, self._page)
         prefill = max(self._config.max_prefill_tokens - num_decode, self._page)
-        budget = Budget(page_size=self._page, chunk=chunk, prefill=prefill, window=self._window, most=self._most)
+        budget = Budget(cuts=self._cuts, chunk=chunk, prefill=prefill, window=self._window, most=self._most)
         running = self._ledger.running
         growth = running.sliding_growth(self._window) if self._window else 0
         budget.reserve(full=running.output_room() * self._ratio.value, sliding=growth)
@@ -111,13 +118,14 @@ class Prefill:
         start = int(self._ledger.rows.computed[row])
         left = len(request.token_ids) - start
         width = self._chunk_width(start, left, budget, arranged)
+        width = stop_at(request.lease.branch, start, start + width) - start
         rows = np.array([row], np.int32)
         if self._window:
             self._ledger.cache.slide(rows, np.array([start], np.int32))
         slots = self._ledger.cache.grow(rows, np.array([width], np.int32))
         while slots is None:
             # Others will give memory back, so a chunk that does not fit now waits; alone, it can only shrink.
-            width = narrower(start, width, self._page) if self._ledger.num_seated == 1 else 0
+            width = self._cuts.narrower(start, width) if self._ledger.num_seated == 1 else 0
             if width == 0:
                 break
             slots = self._ledger.cache.grow(rows, np.array([width], np.int32))
@@ -133,7 +141,7 @@ class Prefill:
         limit = self._most if budget.chunk_left is None else min(budget.chunk_left, self._most)
         if arranged is not None and arranged.uncached is not None:
             limit = cap_chunk(left, limit, self._page, arranged.uncached)
-        return left if left <= limit else (start + limit) // self._page * self._page - start
+        return left if left <= limit else self._cuts.floor(start, start + limit) - start
 
     def _most_at_once(self) -> int:
         """New tokens of one request that a step can hold in the sliding pool when nobody else runs: beside them stand

@@ -29,7 +29,7 @@ class Pushing:
         ]
         chosen = preempt(occupants, urgency=request.urgency, threshold=self._threshold, tokens=tokens)
         for i in chosen:
-            budget.reserve(full=-rooms[i], sliding=0)
+            budget.reserve(full=-rooms[i])
             self._ledger.unseat(running[i])
             self._tally.num_preemptions += 1
         return bool(chosen)

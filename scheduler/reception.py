@@ -51,8 +51,11 @@ class Reception:
             self._following.learn(message)
         elif isinstance(message, Forget):
             self._following.forget(message.grammar)
-        else:
+        elif message.action == "flush_cache":
             self._replies.append(self._flush(message.id))
+        else:
+            tree = self._ledger.cache.picture(message.max_nodes)
+            self._replies.append(Reply(message.id, True, tree=tree))
 
     def take_replies(self) -> list[Reply]:
         """Replies since the last call."""

@@ -1,6 +1,6 @@
 """Counts what happens, for the metrics endpoint."""
 
-from collections import deque
+from collections import Counter, deque
 
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.messages import Stats
@@ -19,6 +19,7 @@ class Tally:
         self.num_preemptions = 0
         self.num_prefill_tokens = 0  # computed; also the clock that hrrn ages requests by
         self.num_cached_tokens = 0
+        self.hit_tokens: Counter[str] = Counter()  # by component
         self.num_generated_tokens = 0
         self.num_aborted = 0
         self._plan_s: deque[float] = deque(maxlen=MAX_TIMES)
@@ -46,7 +47,7 @@ class Tally:
 
 def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
     """A snapshot for the metrics endpoint; takes the step times out of the tally."""
-    usage = ledger.cache.usage()
+    usage, components = ledger.cache.usage(), ledger.cache.components()
     plan_s, commit_s, forward_s = tally.take_times()
     return Stats(
         num_running=ledger.num_seated,
@@ -54,6 +55,11 @@ def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
         pool_used={name: pool.leased for name, pool in usage.items()},
         pool_evictable={name: pool.evictable for name, pool in usage.items()},
         pool_total={name: pool.total for name, pool in usage.items()},
+        tree_evictable={name: each.evictable for name, each in components.items()},
+        tree_protected={name: each.protected for name, each in components.items()},
+        tree_tombstones={name: each.num_tombstones for name, each in components.items()},
+        tree_nodes=ledger.cache.tree.num_nodes,
+        hit_tokens={name: tally.hit_tokens[name] for name in components},
         num_steps=tally.num_steps,
         num_retractions=tally.num_retractions,
         num_preemptions=tally.num_preemptions,

@@ -5,7 +5,7 @@ Where to read, by what you look for:
     start-up     cli → flags, config (gpu_options) → listener → serving: prepare (the model without tensors; devices)
                  → children → main_process
     processes    main: supervisor, engine, stream, served_model · the scheduler's: scheduler_process → scheduling
-                 the detokenizer's: detokenizer_process → detokenizer, stops
+                 (garbage) · the detokenizer's: detokenizer_process → detokenizer, stops
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
                  → completions, chat_completions, responses (response_store), anthropic, ollama, native,

@@ -19,6 +19,8 @@ from corymb.serve.requests import read_fields, read_rid, table
 _MAX_FLUSH_WAIT_S = 600.0
 _FLUSH_WAIT_S = 2.0  # a request that has just answered may hold its lease for a step more
 _FLUSH_RETRY_S = 0.02
+_DEFAULT_NODES = 400
+_MAX_NODES = 10_000
 
 
 def abort_fields() -> dict[str, Field]:
@@ -61,6 +63,17 @@ class Admin:
             message = "The scheduler is busy with one long step; it will flush after it if no request runs then."
             raise ApiError("cache_in_use", message) from error
 
+    async def debug_tree(self, call: Call) -> None:
+        """Pictures the cache's tree. `?max_nodes=`: how many nodes, those used last."""
+        max_nodes = _read_max_nodes(call.scope["query_string"])
+        try:
+            reply = await self._engine.picture_tree(max_nodes, self._settings.flush_timeout_s)
+        except EngineUnavailable as error:
+            raise unavailable(self._engine, str(error)) from error
+        except TimeoutError as error:
+            raise ApiError("overloaded", "The scheduler is busy with one long step; ask again.") from error
+        await call.answer(200, encode(reply.tree))
+
     async def abort_request(self, call: Call) -> None:
         """Ends one request with all its choices, or every one."""
         values = read_fields(self._abort_fields, await read_json(call, self._settings), call)
@@ -71,6 +84,13 @@ class Admin:
         if not count and not everything:
             raise ApiError("rid_not_found", "No request with this `rid` is open.", param="rid")
         await call.answer(200, encode({"success": True, "num_aborted": count}))
+
+
+def _read_max_nodes(query: bytes) -> int:
+    given = urllib.parse.parse_qs(query.decode("latin-1")).get("max_nodes", [str(_DEFAULT_NODES)])[0]
+    if not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= _MAX_NODES):
+        raise invalid("max_nodes", f"must be a whole number from 1 to {_MAX_NODES:,}.")
+    return int(given)
 
 
 def _read_timeout(query: bytes) -> float:

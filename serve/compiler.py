@@ -39,12 +39,14 @@ class Compiler:
                 process = await self._started()
             async with asyncio.timeout(self._begin.limits.seconds * PATIENCE):
                 _write(process, Compile(id_, grammar))
-                return await future
+                compiled = await future
+                process = None  # it has nothing to cancel
+                return compiled
         except TimeoutError:
             raise ApiError("overloaded", "Too many grammars are being compiled. Try again later.") from None
         finally:
             del self._waiting[id_]
-            if process is not None and not future.done():
+            if process is not None:
                 _write(process, Cancel(id_))
 
     async def _started(self) -> asyncio.subprocess.Process:

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from corymb.cache.config import Eviction
+from corymb.cache.config import LEAST_STATES, Eviction
 from corymb.scheduler import validity
 from corymb.scheduler.config import SchedulerConfig
 from corymb.serve.devices import Device
@@ -70,6 +70,11 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     mem_fraction_static: float | None = None  # None: by device
     max_total_tokens: int | None = None  # None: what fits
     page_size: int = 1
+    swa_full_tokens_ratio: float = 0.8
+    mamba_full_memory_ratio: float = 0.9
+    max_mamba_cache_size: int | None = None  # None: by the ratio
+    mamba_track_interval: int | None = None  # None: 256, or a page where pages are larger than a token
+    mamba_max_states_per_path: int | None = None
     radix_eviction_policy: Eviction = "lru"
     disable_radix_cache: bool = False
 
@@ -235,6 +240,9 @@ def _check_pairs(config: ServeConfig) -> None:
         raise ConfigError(str(error)) from error
     if config.runtime.heartbeat_timeout_s > config.runtime.watchdog_timeout_s:
         raise ConfigError("--heartbeat-timeout must not be above --watchdog-timeout.")
+    states = memory.max_mamba_cache_size
+    if states is not None and states < LEAST_STATES:
+        raise ConfigError(f"--max-mamba-cache-size {states} is too small; {LEAST_STATES} are the least.")
     total = memory.max_total_tokens
     if total is not None and total < memory.page_size:
         raise ConfigError(f"--max-total-tokens {total} does not hold one page of {memory.page_size}.")

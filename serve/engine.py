@@ -110,9 +110,11 @@ class Engine:
 
     async def flush_cache(self, timeout_s: float) -> Reply:
         """Has the scheduler drop what is cached; returns its answer. Raises EngineUnavailable, TimeoutError."""
-        order = Control(id=str(next(self._serial)), action="flush_cache")
-        async with asyncio.timeout(timeout_s):
-            return await self._ask(order)
+        return await self._order(timeout_s, action="flush_cache")
+
+    async def picture_tree(self, max_nodes: int, timeout_s: float) -> Reply:
+        """Has the scheduler picture its tree. Raises EngineUnavailable, TimeoutError."""
+        return await self._order(timeout_s, action="picture_tree", max_nodes=max_nodes)
 
     async def learn(self, grammar: Grammar, compiled: bytes) -> Reply:
         """Has the scheduler take in a compiled grammar; returns its answer. Raises EngineUnavailable, EngineDied."""
@@ -122,6 +124,13 @@ class Engine:
         """No further request will name it."""
         if self.state != "failed":
             self._scheduler.send(Forget(grammar))
+
+    async def _order(
+        self, timeout_s: float, *, action: Literal["flush_cache", "picture_tree"], max_nodes: int = 0
+    ) -> Reply:
+        order = Control(id=str(next(self._serial)), action=action, max_nodes=max_nodes)
+        async with asyncio.timeout(timeout_s):
+            return await self._ask(order)
 
     async def _ask(self, order: Control | Learn) -> Reply:
         if self.state not in ("ready", "draining"):

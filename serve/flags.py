@@ -97,7 +97,7 @@ def _add_model(group: Any) -> None:
         metavar="MODEL",
         nargs="?",
         type=text,
-        help="folder, .gguf file, hub id, or corymb/tape, hash, uniform",
+        help="folder, .gguf file, hub id, or corymb/tape, corymb/hash, …",
     )
     add("--model-path", "--model", metavar="MODEL", type=text, help="the same as a flag")
     add("--tokenizer-path", metavar="MODEL", type=text, help="take the tokenizer from elsewhere")
@@ -233,6 +233,31 @@ def _add_memory(group: Any) -> None:
     )
     add("--max-total-tokens", metavar="N", type=positive, help="tokens in the KV pool (default: what fits)")
     add("--page-size", metavar="N", type=positive, help="tokens a page (default: 1)")
+    add(
+        "--swa-full-tokens-ratio",
+        metavar="X",
+        type=share,
+        help="tokens in the pool of sliding-window layers for each in the full one (default: 0.8)",
+    )
+    add(
+        "--mamba-full-memory-ratio",
+        metavar="X",
+        type=above_zero,
+        help="memory for recurrent states for each byte of keys and values (default: 0.9)",
+    )
+    add("--max-mamba-cache-size", metavar="N", type=positive, help="recurrent states to keep, instead of that ratio")
+    add(
+        "--mamba-track-interval",
+        metavar="N",
+        type=positive,
+        help="tokens between two snapshots of a recurrent state (default: 256, or a page)",
+    )
+    add(
+        "--mamba-max-states-per-path",
+        metavar="N",
+        type=positive,
+        help="recurrent states that the cache keeps of one sequence (default: no bound)",
+    )
     add("--radix-eviction-policy", choices=get_args(Eviction), help="what leaves the cache first (default: lru)")
     add("--disable-radix-cache", action="store_true", help="no prefix reuse between requests")
 
@@ -332,6 +357,7 @@ minus_one = _number(int, "a whole number of at least -1", lambda n: -1 <= n < _M
 chunk = _number(int, "a positive whole number, or -1 for whole prompts", lambda n: n == -1 or 1 <= n < _MAX_INT)
 port = _number(int, "a port from 0 to 65535", lambda n: 0 <= n <= 65535)
 fraction = _number(float, "a number above 0 and below 1", lambda x: 0 < x < 1)
+share = _number(float, "a number above 0 and at most 1", lambda x: 0 < x <= 1)
 above_zero = _number(float, "a number above 0", lambda x: 0 < x < float("inf"))
 not_negative = _number(float, "a number of at least 0", lambda x: 0 <= x < float("inf"))
 

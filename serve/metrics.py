@@ -173,6 +173,13 @@ class Metrics:
             "pool_evictable_tokens", "Cached tokens that no request holds.", "pool", stats.pool_evictable
         )
         yield self._by_label("pool_capacity_tokens", "Size of each pool.", "pool", stats.pool_total)
+        for name, (text, values) in _tree_gauges(stats).items():
+            yield self._by_label(name, text, "component", values)
+        yield self._gauge("tree_nodes", "Nodes of the cache's tree.", stats.tree_nodes)
+        hits = CounterMetricFamily("corymb_tree_hit_tokens", _HITS_HELP, labels=[*self._labels, "component"])
+        for component, count in stats.hit_tokens.items():
+            hits.add_metric([*self._labels.values(), component], count)
+        yield hits
 
     def _counter(self, name: str, text: str, value: float) -> Metric:
         family = CounterMetricFamily(f"corymb_{name}", text, labels=list(self._labels))
@@ -206,6 +213,7 @@ _COUNTERS = {
 }
 _FAILED_HELP = "Grammars that cannot be followed, by reason."
 _FINISHED_HELP = "Generations that ended, by reason."
+_HITS_HELP = "Prompt tokens that the cache would have given, had this component alone decided."
 _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "time_to_first_token_seconds": ("From arrival to the first token.", _REQUEST_S),
     "inter_token_latency_seconds": ("Between tokens of a request; tokens that come together share it.", _TOKEN_S),
@@ -234,6 +242,11 @@ _NO_STATS = Stats(
     pool_used={},
     pool_evictable={},
     pool_total={},
+    tree_evictable={},
+    tree_protected={},
+    tree_tombstones={},
+    tree_nodes=0,
+    hit_tokens={"full": 0},
     num_steps=0,
     num_retractions=0,
     num_preemptions=0,
@@ -243,6 +256,16 @@ _NO_STATS = Stats(
     num_aborted=0,
     new_token_ratio=0.0,
 )
+
+
+def _tree_gauges(stats: Stats) -> dict[str, tuple[str, Mapping[str, float]]]:
+    used = {name: count + stats.tree_protected[name] for name, count in stats.tree_evictable.items()}
+    return {
+        "tree_used_tokens": ("Tokens, or recurrent states, that the tree holds.", used),
+        "tree_evictable_tokens": ("Of these, those that may go.", stats.tree_evictable),
+        "tree_protected_tokens": ("Of these, those that running requests pin.", stats.tree_protected),
+        "tree_tombstones": ("Nodes that have lost the component.", stats.tree_tombstones),
+    }
 
 
 def _resident_bytes(pid: int) -> int:

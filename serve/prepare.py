@@ -9,10 +9,12 @@ from corymb.models.architectures import read_config
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.grammar_backends import Name, is_installed
 from corymb.models.headers import check_tensors, read_headers
-from corymb.models.inventory import expected_tensors
+from corymb.models.inventory import as_stored, draft_layers, expected_tensors
 from corymb.models.memory import Memory, host_memory
+from corymb.models.packed import unpacked
 from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
+from corymb.models.recurrent_config import state_size_bytes
 from corymb.models.sizing import PoolRequest, TokenBytes, find_room, size_pools
 from corymb.models.source import ModelSource, resolve
 from corymb.scheduler.config import SchedulerConfig
@@ -127,9 +129,10 @@ def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: G
     """Raises unless all tensors are there and fit into memory beside the pools; returns what they will take."""
     if model.decoder is None:
         return 0
-    expected = expected_tensors(model.decoder)
     if config.model.load_format != "dummy":
-        check_tensors(read_headers(folder), expected, folder)
+        stored = read_headers(folder)
+        expected = expected_tensors(as_stored(model.decoder, stored))
+        check_tensors(unpacked(stored, folder), expected, folder, ignored=draft_layers(model.decoder))
     device = resolve_device(config.runtime.device, gpu)
     precision = _precision(config, device, model)
     weights_bytes = precision.weights_bytes(model.decoder, device)
@@ -150,12 +153,16 @@ def _check_memory(model: ModelConfig, config: ServeConfig, weights_bytes: int, c
         page_size=memory.page_size,
         max_total_tokens=memory.max_total_tokens,
         mem_fraction_static=memory.mem_fraction_static,
+        sliding_ratio=memory.swa_full_tokens_ratio,
     )
     room = find_room(host_memory(), weights_bytes, memory.mem_fraction_static)
     size_pools(cost, model.window, request, room)
 
 
 def _token_bytes(decoder: DecoderConfig, precision: Precision) -> TokenBytes:
-    layer_bytes = 2 * decoder.num_kv_heads * decoder.head_dim * ITEM_BYTES[precision.compute]
-    num_sliding = sum(layer.window is not None for layer in decoder.layers)
-    return TokenBytes(layer_bytes * (len(decoder.layers) - num_sliding), layer_bytes * num_sliding)
+    item_bytes = ITEM_BYTES[precision.compute]
+    full = sum(decoder.cached_numbers(layer) for layer in decoder.layers if layer.window is None)
+    sliding = sum(decoder.cached_numbers(layer) for layer in decoder.layers if layer.window is not None)
+    recurrent = [layer.recurrent for layer in decoder.layers if layer.recurrent is not None]
+    state_bytes = sum(state_size_bytes(one, item_bytes) for one in recurrent)
+    return TokenBytes(full * item_bytes, sliding * item_bytes, state_bytes)

@@ -60,6 +60,7 @@ def route_table(parts: Parts) -> list[Route]:
         _get("/get_server_info", Access.USER, models.server_info),
         Route("/flush_cache", Access.ADMIN, {"POST": admin.flush_cache, "GET": admin.flush_cache}),
         _post("/abort_request", Access.ADMIN, admin.abort_request),
+        _get("/debug/tree", Access.ADMIN, admin.debug_tree),
     ]
 
 

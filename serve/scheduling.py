@@ -22,6 +22,7 @@ from corymb.serve.childhood import Parent, Pulse, start_heartbeat
 from corymb.serve.children import ChildOptions
 from corymb.serve.config import ServeConfig
 from corymb.serve.failpoints import Failpoints
+from corymb.serve.garbage import settle
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
 from corymb.serve.vocabulary import read_vocabulary
 
@@ -80,6 +81,8 @@ class Port:
     def send(self, message: Stats | Reply) -> None:
         """Tells the main process something."""
         self._parent.send(message)
+        if isinstance(message, Stats):  # once a second, and before falling idle
+            settle()
 
 
 class FailingRunner:
@@ -141,6 +144,11 @@ def _runner_options(folder: Path, config: ServeConfig) -> RunnerOptions:
         max_total_tokens=config.memory.max_total_tokens,
         mem_fraction_static=config.memory.mem_fraction_static,
         page_size=config.memory.page_size,
+        sliding_ratio=config.memory.swa_full_tokens_ratio,
+        state_ratio=config.memory.mamba_full_memory_ratio,
+        max_states=config.memory.max_mamba_cache_size,
+        state_interval=config.memory.mamba_track_interval,
+        max_states_per_path=config.memory.mamba_max_states_per_path,
         eviction=config.memory.radix_eviction_policy,
         enable_prefix_cache=not config.memory.disable_radix_cache,
         kv_cache_dtype=config.gpu.kv_cache_dtype,

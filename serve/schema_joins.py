@@ -82,13 +82,19 @@ def key_of(value: Any) -> Key:
 
 def are_apart(one: Schema, other: Schema, resolve: Callable[[Any], Schema | bool]) -> bool:
     """Whether it is certain that no value is right for both. `resolve` follows references."""
-    common = _common_types(types_of(one), types_of(other))
+    # A keyword that speaks of one type holds for all values of another: what it implies bounds only what is written.
+    common = _common_types(types_of(one), _held(other)) | _common_types(_held(one), types_of(other))
     if not common or (_keys(one) is not None and _keys(other) is not None and not _share(one, other)):
         return True
     return common == {"object"} and any(
         _differ(resolve(one["properties"][name]), resolve(other["properties"][name]))
         for name in _required(one) & _required(other)
     )
+
+
+def _held(schema: Schema) -> frozenset[str]:
+    """The types that values may have to be right for the schema."""
+    return types_of(schema) if {"type", "enum"} & schema.keys() else frozenset(TYPES)
 
 
 def _required(schema: Schema) -> set[str]:

@@ -30,8 +30,12 @@ class Timeline:
         self.line(stage.name, stage.seconds, stage.detail)
 
     def line(self, name: str, seconds: float, detail: str) -> None:
-        """Prints one stage."""
-        print(f"  {name:<12}{seconds:7.2f} s  {detail}".rstrip(), file=self._out, flush=True)
+        """Prints one stage; further lines of the detail stand below the first."""
+        first, *others = detail.split("\n")
+        print(f"  {name:<12}{seconds:7.2f} s  {first}".rstrip(), file=self._out)
+        for line in others:
+            print(f"{'':24}{line}", file=self._out)
+        self._out.flush()
 
     def late(self) -> str:
         """The stages that are running, for a sentence."""

@@ -1,9 +1,7 @@
-"""A cache and a device that are too simple to be wrong, to hold the real cache against.
+"""A cache that is too simple to be wrong, to hold the real one against: a dict of prefixes that finds everything by
+looking at everything."""
 
-`NaiveCache` is a dict of prefixes that finds everything by looking at everything. `Device` does what a runner does with
-what the cache hands out, so a wrong, lost, early freed or doubly owned slot shows as wrong content.
-"""
-
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,6 +25,8 @@ class Entry:
     sliding_stamp: int
     hits: int
     priority: int
+    state: bool = False  # a recurrent state lies at its end
+    state_stamp: int = 0
 
 
 @dataclass(eq=False)
@@ -41,6 +41,11 @@ class Request:
     shared: int  # the tree's part of its row
     slid: int
     pin: int | None  # its sliding lock covers the entries of its shared part that start here or later
+    branch: int = 0  # where the tree lacked a state
+    works: bool = False  # it has a state to work in
+    is_new: bool = True  # it has not taken a step, so the state that it starts from is pinned
+    passed: int = 0  # tokens that its working state has seen
+    kept: list[int] = field(default_factory=list)  # tokens that its snapshots have seen
 
     @property
     def end(self) -> Tokens:
@@ -104,7 +109,7 @@ class NaiveCache:
     def split(self, name: Name, at: int) -> Name:
         upper = (name[0], name[1][:at])
         if upper not in self.entries:
-            self.entries[upper] = replace(self.entries[name])
+            self.entries[upper] = replace(self.entries[name], state=False)
         return upper
 
     def match(self, namespace: Namespace, tokens: Tokens, limit: int) -> int:
@@ -112,10 +117,20 @@ class NaiveCache:
             return 0
         best, run = 0, self.reach
         for name, at in self.path(namespace, tokens[: self.floor(limit)]):
-            run = run + at - self.start(name) if self.entries[name].live else 0
-            if not self.config.sliding_window or run >= self.reach:
+            entry = self.entries[name]
+            run = run + at - self.start(name) if entry.live else 0
+            window = not self.config.sliding_window or run >= self.reach
+            if window and (not self.config.num_states or (entry.state and at == len(name[1]))):
                 best = at
         return best
+
+    def branch(self, namespace: Namespace, tokens: Tokens, limit: int, hit: int) -> int:
+        """The last whole grid step that the tree has tokens for, if that is beyond the hit."""
+        if not (self.config.enable_prefix_cache and self.config.num_states):
+            return 0
+        known = max((at for _, at in self.path(namespace, tokens[: self.floor(limit)])), default=0)
+        known -= known % math.lcm(self.config.page_size, self.config.state_grid)
+        return known if known > hit else 0
 
     def touch(self, namespace: Namespace, end: Tokens) -> None:
         for (ns, prefix), entry in self.entries.items():
@@ -123,6 +138,8 @@ class NaiveCache:
                 entry.stamp = self.now
                 if len(prefix) > len(end) - self.tail:
                     entry.sliding_stamp = self.now
+                if prefix == end:
+                    entry.state_stamp = self.now
 
     def pin_at(self, namespace: Namespace, end: Tokens) -> int | None:
         inside = [name for name, _ in self.path(namespace, end) if len(name[1]) > len(end) - self.reach]
@@ -141,11 +158,8 @@ class NaiveCache:
             return 0
         self.now += 1
         ns, tokens = request.namespace, tokens[: self.floor(len(tokens))]
-        for name, at in self.path(ns, tokens):
-            top = self.split(name, at)
-            inside = self.start(top) < request.slid < at and self.start(top) >= request.shared
-            if self.config.sliding_window and inside and not self.entries[top].live:
-                self.split(top, request.slid)
+        states = self.give(request, len(tokens), finished=finished)
+        self.cut(request, tokens, states)
         for name, _ in self.path(ns, tokens):
             entry = self.entries[name]
             entry.hits += finished
@@ -154,13 +168,55 @@ class NaiveCache:
                 entry.live = bool(self.config.sliding_window)
         known = max((at for _, at in self.path(ns, tokens)), default=0)
         ends = [request.slid, len(tokens) - self.tail] if self.config.sliding_window else []
-        ends = sorted({end for end in ends if known < end < len(tokens) and end >= request.slid} | {len(tokens)})
+        ends = [end for end in ends if end >= request.slid] + states
+        ends = sorted({end for end in ends if known < end < len(tokens)} | {len(tokens)})
         for start, end in zip([known, *ends], ends, strict=False):
             if end > start:
                 live = bool(self.config.sliding_window) and start >= request.slid
                 self.entries[ns, tokens[:end]] = Entry(live, self.now, self.now, int(finished), request.priority)
+        for stop in states:
+            entry = self.entries[ns, tokens[:stop]]
+            if not entry.state:
+                entry.state, entry.state_stamp = True, self.now
+        self.thin(ns, tokens)
         self.touch(ns, tokens)
         return len(tokens)
+
+    def cut(self, request: Request, tokens: Tokens, states: list[int]) -> None:
+        """Entries end where the tokens part from them, where sliding twins begin, and where states come."""
+        for name, at in self.path(request.namespace, tokens):
+            top = self.split(name, at)
+            inside = self.start(top) < request.slid < at and self.start(top) >= request.shared
+            if self.config.sliding_window and inside and not self.entries[top].live:
+                self.split(top, request.slid)
+        for stop in states:
+            for name, at in self.path(request.namespace, tokens[:stop]):
+                if at == stop:
+                    self.split(name, stop)
+
+    def give(self, request: Request, length: int, *, finished: bool) -> list[int]:
+        """Takes the states from the request that have seen at most `length` tokens."""
+        given = [stop for stop in request.kept if stop <= length]
+        request.kept = [stop for stop in request.kept if stop > length]
+        if finished and self.config.num_states and request.passed == length > 0 and not request.is_new:
+            given = sorted({*given, length})
+        return given
+
+    def thin(self, namespace: Namespace, end: Tokens) -> None:
+        most = self.config.max_states_per_path
+        if most is None:
+            return
+        path = [name for name, _ in self.path(namespace, end) if self.entries[name].state]
+        surplus = len(path) - most
+        for name in path:
+            children = [n for n in self.entries if n[0] == namespace and n[1][: len(name[1])] == name[1]]
+            children = [n for n in children if self.start(n) == len(name[1])]
+            if surplus > 0 and name[1] != end and len(children) == 1 and not self.is_source(name):
+                self.entries[name].state = False
+                surplus -= 1
+
+    def is_source(self, name: Name) -> bool:
+        return any(r.namespace == name[0] and r.end == name[1] and r.is_new for r in self.requests)
 
     def own_pages(self, request: Request, *, sliding: bool) -> int:
         start = max(request.slid, request.shared) if sliding else request.shared
@@ -172,26 +228,84 @@ class NaiveCache:
         tree = sum(len(n[1]) - self.start(n) for n, entry in self.entries.items() if entry.live or not sliding)
         return total - tree - sum(self.own_pages(r, sliding=sliding) for r in self.requests) * self.config.page_size
 
+    @property
+    def free_states(self) -> int:
+        used = sum(entry.state for entry in self.entries.values())
+        used += sum(len(r.kept) + r.works for r in self.requests)
+        return max(self.config.num_states - 1, 0) - used
+
+    @property
+    def evictable_states(self) -> int:
+        return sum(entry.state and not self.is_source(name) for name, entry in self.entries.items())
+
     def evictable(self, *, sliding: bool) -> int:
         held = self.is_pinned if sliding else self.is_locked
         names = [n for n, entry in self.entries.items() if (entry.live or not sliding) and not held(n)]
         return sum(len(n[1]) - self.start(n) for n in names)
 
-    def make_room(self, count: int) -> bool:
+    def make_room(self, count: int, num_states: int = 0) -> bool:
         pools = (False, True) if self.config.sliding_window else (False,)
         if any(count > self.free(sliding=s) + self.evictable(sliding=s) for s in pools):
             return False
-        while self.free(sliding=False) < count:
-            leaves = [n for n in self.entries if self.is_leaf(n) and not self.is_locked(n)]
-            del self.entries[min(leaves, key=self.rank)]
-        while self.config.sliding_window and self.free(sliding=True) < count:
-            names = [n for n, entry in self.entries.items() if entry.live and not self.is_pinned(n)]
-            victim = min(names, key=lambda n: (self.entries[n].sliding_stamp, self.start(n)))
-            if self.is_leaf(victim) and not self.is_locked(victim):
-                del self.entries[victim]
-            else:
-                self.entries[victim].live = False
+        num_kept = sum(len(r.kept) for r in self.requests)
+        if num_states > self.free_states + self.evictable_states + num_kept:
+            return False
+        for kind, wanted in (("full", count), ("sliding", count), ("recurrent", num_states)):
+            if kind in self.kinds:
+                self.evict(kind, wanted - self.free_of(kind))
+        while self.free_states < num_states:
+            stop, _, owner = min((stop, r.lease.row, r) for r in self.requests for stop in r.kept)
+            owner.kept.remove(stop)
         return True
+
+    @property
+    def kinds(self) -> list[str]:
+        """Components with memory of their own."""
+        sliding, recurrent = bool(self.config.sliding_window), bool(self.config.num_states)
+        return ["full", *(["sliding"] if sliding else []), *(["recurrent"] if recurrent else [])]
+
+    def free_of(self, kind: str) -> int:
+        return self.free_states if kind == "recurrent" else self.free(sliding=kind == "sliding")
+
+    def evict(self, kind: str, wanted: int) -> None:
+        """Until so much more is free, or nothing more may go."""
+        target = self.free_of(kind) + wanted
+        while self.free_of(kind) < target and (victims := self.victims(kind)):
+            name = min(victims, key=lambda n: victims[n])
+            entry = self.entries[name]
+            if self.is_leaf(name) and not self.is_locked(name):
+                del self.entries[name]
+            elif kind == "sliding":
+                entry.live, entry.state = False, entry.state and self.is_source(name)
+            else:
+                entry.state = False
+
+    def victims(self, kind: str) -> dict[Name, tuple[int, ...]]:
+        """What may go, with its rank."""
+        if kind == "full":
+            return {n: self.rank(n) for n in self.entries if self.is_leaf(n) and not self.is_locked(n)}
+        entries = self.entries.items()
+        if kind == "sliding":
+            return {n: (e.sliding_stamp, self.start(n)) for n, e in entries if e.live and not self.is_pinned(n)}
+        return {n: (e.state_stamp, self.start(n)) for n, e in entries if e.state and not self.is_source(n)}
+
+    def pass_on(self, requests: list[Request], stops: list[int]) -> None:
+        """The states of a step that ends at `stops`: snapshots where they are due and there is room."""
+        config = self.config
+        for request, stop in zip(requests, stops, strict=True):
+            request.passed = stop
+        due = [r for r in requests if r.passed % config.state_interval == 0 or r.passed == r.branch]
+        due = due if config.enable_prefix_cache else []
+        # What a row starts from is pinned until its copy is planned, and that is after room was made.
+        self.evict("recurrent", sum(len(r.kept) < 2 for r in due) - self.free_states)
+        for request in requests:
+            request.is_new = False
+        for request in due:
+            if len(request.kept) == 2:
+                request.kept = request.kept[1:]
+            elif not self.free_states:
+                continue
+            request.kept = [*request.kept, request.passed]
 
     def rank(self, name: Name) -> tuple[int, ...]:
         entry = self.entries[name]
@@ -199,64 +313,17 @@ class NaiveCache:
         return (first[self.config.eviction], entry.stamp)
 
 
-class Device:
-    """Tables and pools as a runner keeps them. A slot's content names the whole prefix that it was computed from."""
-
-    def __init__(self, config: CacheConfig) -> None:
-        self.config = config
-        self.table = np.full((config.num_rows, config.context_length), -1)
-        self.twins = np.zeros(config.num_full_tokens, np.int64)
-        self.full = np.zeros(config.num_full_tokens, np.int64)
-        self.sliding = np.zeros(config.num_sliding_tokens, np.int64)
-
-    def run(self, cache: Cache, requests: list[Request], widths: list[int], slots: np.ndarray) -> None:
-        writes, sliding = cache.take_table_writes(), cache.take_sliding_writes()
-        self.table[writes.rows, writes.positions] = writes.slots
-        if sliding is not None:
-            self.twins[sliding.full] = sliding.sliding
-        assert len(slots) == sum(widths)
-        at = 0
-        for request, width in zip(requests, widths, strict=True):
-            stop = request.computed + width
-            self.table[request.lease.row, request.computed : stop] = slots[at : at + width]
-            at += width
-        for request, width in zip(requests, widths, strict=True):
-            self.forward(request, width)
-
-    def forward(self, request: Request, width: int) -> None:
-        start, stop = request.computed, request.computed + width
-        contents = self.contents(request)
-        slots = self.table[request.lease.row, :stop]
-        self.full[slots[start:]] = contents[start:stop]
-        assert (self.full[slots] == contents[:stop]).all(), "a full slot holds something else"
-        assert (slots >= self.config.page_size).all(), "page 0 was handed out"
-        if self.config.sliding_window:
-            twins = self.twins[slots]
-            assert (twins[start:] >= self.config.page_size).all(), "a new token has no sliding slot"
-            self.sliding[twins[start:]] = contents[start:stop]
-            first = max(start - self.config.sliding_window + 1, 0)
-            assert (twins[first:] > 0).all(), "a window is not complete"
-            assert (self.sliding[twins[first:]] == contents[first:stop]).all(), "a sliding slot holds something else"
-
-    @staticmethod
-    def contents(request: Request) -> np.ndarray:
-        value, contents = hash(request.namespace), []
-        for token in request.tokens:
-            value = hash((value, token))
-            contents.append(value)
-        return np.array(contents, np.int64)
-
-
-def tree_entries(root: Node) -> dict[Name, tuple[bool, int, int]]:
-    """Returns every node's name, and whether its sliding twins live, its hits and its priority."""
-    found: dict[Name, tuple[bool, int, int]] = {}
-    stack: list[tuple[Node, Namespace | None, Tokens]] = [(root, None, ())]
+def tree_entries(cache: Cache) -> dict[Name, tuple[bool, bool, int, int]]:
+    """Returns every node's name, and whether its sliding twins live, it has a state, its hits and its priority."""
+    found: dict[Name, tuple[bool, bool, int, int]] = {}
+    stack: list[tuple[Node, Namespace | None, Tokens]] = [(cache.tree.root, None, ())]
     while stack:
         parent, namespace, prefix = stack.pop()
         for edge, node in parent.children.items():
             own = namespace or (edge[0] if isinstance(edge, tuple) else (None, None))
             tokens = prefix + tuple(np.frombuffer(node.tokens, np.int32).tolist())
-            live = len(node.values) > 1 and node.values[1] is not None
-            found[own, tokens] = (live, node.hits, node.priority)
+            live = cache.sliding is not None and node.values[cache.sliding.index] is not None
+            state = cache.recurrent is not None and node.values[cache.recurrent.index] is not None
+            found[own, tokens] = (live, state, node.hits, node.priority)
             stack.append((node, own, tokens))
     return found

@@ -1,80 +1,29 @@
-"""Kinds of state that the tree's code does not know: a recurrent snapshot at one node, and an index in full's slots.
-
-Both are written here against the component interface alone, beside full and sliding attention.
-"""
-
-from collections.abc import Iterator
+"""A tree with all four kinds of state: what each does beside the others."""
 
 import numpy as np
 import pytest
 
 from corymb.cache.actions import Actions
 from corymb.cache.check import check_tree
-from corymb.cache.component import Arrival, Component, Validator
+from corymb.cache.component import Arrival
 from corymb.cache.eviction import ORDERS
+from corymb.cache.index import Index
 from corymb.cache.key import Key
-from corymb.cache.node import Node
+from corymb.cache.recurrent import Recurrent
 from corymb.cache.sliding import Sliding
 from corymb.cache.tree import Tree
 
 
-class Recurrent(Component):
-    """A state after a node's last token. An arrival's mark is its state's slot; without one it brings none."""
-
-    name = "recurrent"
-    cascade = 0
-
-    def validator(self) -> Validator:
-        return lambda node, count: node.values[self.index] is not None and count == node.length
-
-    def mark(self, node: Node) -> int:
-        return node.start
-
-    def covered(self, node: Node, mark: int) -> Iterator[Node]:
-        if node.parent is not None:
-            yield node
-
-    def split(self, upper: Node, lower: Node) -> None:
-        """The state is the lower end's: the upper part has none and needs no lock."""
-
-    def finish(self, node: Node, arrival: Arrival, actions: Actions) -> None:
-        slot = arrival.marks.get(self.name)
-        if slot is None:
-            return
-        state = np.array([slot], np.int32)
-        if node.parent is None or node.values[self.index] is not None:
-            actions.free(self.name, state)
-        else:
-            self.put(node, state)
-
-    def size(self, node: Node) -> int:
-        return int(node.values[self.index] is not None)
+def make(window: int = 4, page_size: int = 1, max_per_path: int | None = None) -> Tree:
+    auxiliary = [Sliding(1, window, page_size), Recurrent(2, max_per_path), Index(3)]
+    return Tree(page_size, ORDERS["lru"], auxiliary)
 
 
-class Index(Component):
-    """Lives in full's slots and dies with them."""
-
-    name = "index"
-    cascade = 2
-
-    def mark(self, node: Node) -> int:
-        return 0
-
-    def covered(self, node: Node, mark: int) -> Iterator[Node]:
-        yield from ()
-
-    def split(self, upper: Node, lower: Node) -> None:
-        pass
-
-
-def make(window: int = 4, page_size: int = 1) -> Tree:
-    return Tree(page_size, ORDERS["lru"], [Sliding(1, window, page_size), Recurrent(2), Index(3)])
-
-
-def insert(tree: Tree, tokens: str, first: int, **kwargs) -> Actions:
+def insert(tree: Tree, tokens: str, first: int, *, state: int | None = None, **kwargs) -> Actions:
     key = Key(np.array([*map(ord, tokens)], np.int32))
     slots = np.arange(first, first + len(tokens), dtype=np.int32)
-    actions = tree.insert(Arrival(key, slots, **{"num_shared": 0} | kwargs)).actions
+    states = {} if state is None else {len(tokens): state}
+    actions = tree.insert(Arrival(key, slots, **{"num_shared": 0, "states": states} | kwargs)).actions
     check_tree(tree)
     return actions
 
@@ -95,31 +44,31 @@ def evict(tree: Tree, **demand: int) -> Actions:
 
 def test_a_hit_ends_only_where_a_state_is() -> None:
     tree = make()
-    insert(tree, "abc", 10, marks={"recurrent": 1})
-    insert(tree, "abcdefgh", 20, marks={"recurrent": 2})
+    insert(tree, "abc", 10, state=1)
+    insert(tree, "abcdefgh", 20, state=2)
     assert [hit(tree, "abcdefgh"[:n]) for n in range(9)] == [0, 0, 0, 3, 3, 3, 3, 3, 8]
 
 
 def test_how_far_full_alone_would_reach_shows_where_a_state_is_missing() -> None:
     tree = make()
-    insert(tree, "abcdefgh", 10, marks={"recurrent": 1})
+    insert(tree, "abcdefgh", 10, state=1)
     match = tree.match(Key(np.array([*map(ord, "abcdXY")], np.int32)), 6)
     assert (match.num_tokens, match.num_full) == (0, 4)
 
 
 def test_a_match_hands_out_the_state_of_its_end() -> None:
     tree = make()
-    insert(tree, "abcdef", 10, marks={"recurrent": 5})
+    insert(tree, "abcdef", 10, state=5)
     match = tree.match(Key(np.array([*map(ord, "abcdefgh")], np.int32)), 8)
     assert tree.value(match.node_id, tree.components[2]).tolist() == [5]
 
 
 def test_a_split_leaves_the_state_and_its_lock_at_the_end() -> None:
     tree = make()
-    insert(tree, "abcdef", 10, marks={"recurrent": 1})
+    insert(tree, "abcdef", 10, state=1)
     end = max(tree.nodes)
     receipt = tree.lock(end)
-    insert(tree, "abxy", 20, marks={"recurrent": 2})
+    insert(tree, "abxy", 20, state=2)
     check_tree(tree)
     assert hit(tree, "abcdef") == 6
     assert hit(tree, "ab") == 0
@@ -129,15 +78,70 @@ def test_a_split_leaves_the_state_and_its_lock_at_the_end() -> None:
 
 def test_a_second_state_for_the_same_end_is_freed() -> None:
     tree = make()
-    insert(tree, "abc", 10, marks={"recurrent": 1})
-    assert freed(insert(tree, "abc", 20, marks={"recurrent": 2}), "recurrent") == [2]
-    assert freed(insert(tree, "", 30, marks={"recurrent": 3}), "recurrent") == [3]
+    insert(tree, "abc", 10, state=1)
+    assert freed(insert(tree, "abc", 20, state=2), "recurrent") == [2]
+
+
+def test_states_inside_what_arrives_cut_it_there() -> None:
+    tree = make()
+    insert(tree, "abcdefgh", 10, states={2: 1, 5: 2, 8: 3})
+    assert [hit(tree, "abcdefgh"[:n]) for n in range(9)] == [0, 0, 2, 2, 2, 5, 5, 5, 8]
+
+
+def test_states_inside_what_stands_cut_it_there_and_fill_it() -> None:
+    tree = make()
+    insert(tree, "abcdefgh", 10, states={5: 1})
+    actions = insert(tree, "abcdefxy", 20, states={3: 2, 5: 3, 6: 4, 8: 5})
+    assert freed(actions, "recurrent") == [3]
+    assert [hit(tree, "abcdefgh"[:n]) for n in range(9)] == [0, 0, 0, 3, 3, 5, 6, 6, 6]
+    assert hit(tree, "abcdefxy") == 8
+
+
+def test_a_path_with_too_many_states_loses_those_near_the_root() -> None:
+    tree = make(max_per_path=2)
+    insert(tree, "abcd", 10, states={2: 1, 4: 2})
+    actions = insert(tree, "abcdefgh", 20, states={6: 3, 8: 4})
+    assert freed(actions, "recurrent") == [1, 2]
+    assert [hit(tree, "abcdefgh"[:n]) for n in (2, 4, 6, 8)] == [0, 0, 6, 8]
+
+
+def test_a_path_with_too_many_states_keeps_those_at_forks_and_under_locks() -> None:
+    tree = make(max_per_path=1)
+    insert(tree, "abxy", 20, state=2)
+    insert(tree, "abcd", 30, state=3)
+    locked = tree.lock(max(tree.nodes))
+    insert(tree, "ab", 10, state=1)
+    insert(tree, "abcdefgh", 40, states={6: 4, 8: 5})
+    assert [hit(tree, "abcdefgh"[:n]) for n in (2, 4, 6, 8)] == [2, 4, 4, 8]
+    tree.unlock(locked)
+    check_tree(tree)
+
+
+def test_of_two_states_the_one_used_before_goes_first() -> None:
+    tree = make()
+    insert(tree, "abcd", 10, states={2: 1, 4: 2})
+    tree.match(Key(np.array([*map(ord, "abxx")], np.int32)), 4)
+    insert(tree, "zz", 20, state=3)
+    actions = evict(tree, recurrent=1)
+    # 2 is at a leaf, which goes with it.
+    assert freed(actions, "recurrent") == [2]
+    assert [hit(tree, tokens) for tokens in ("abcd", "zz")] == [2, 2]
+
+
+def test_a_state_inside_a_path_is_as_recent_as_the_path() -> None:
+    tree = make()
+    insert(tree, "abcdefgh", 10, state=1)
+    insert(tree, "zz", 20, state=2)
+    insert(tree, "abcdefghij", 30, states={4: 3, 6: 4, 10: 5})
+    assert freed(evict(tree, recurrent=1), "recurrent") == [1]
+    assert freed(evict(tree, recurrent=1), "recurrent") == [2]
+    assert [hit(tree, "abcdefghij"[:n]) for n in (4, 6, 10)] == [4, 6, 10]
 
 
 def test_evicting_a_state_inside_leaves_the_rest() -> None:
     tree = make()
-    insert(tree, "ab", 10, marks={"recurrent": 1})
-    insert(tree, "abcd", 20, marks={"recurrent": 2})
+    insert(tree, "ab", 10, state=1)
+    insert(tree, "abcd", 20, state=2)
     actions = evict(tree, recurrent=1)
     assert {name: freed(actions, name) for name in actions.frees} == {"recurrent": [1]}
     assert hit(tree, "abcd") == 4
@@ -146,15 +150,15 @@ def test_evicting_a_state_inside_leaves_the_rest() -> None:
 
 def test_evicting_sliding_inside_takes_the_state_along() -> None:
     tree = make()
-    insert(tree, "ab", 10, marks={"recurrent": 1})
-    insert(tree, "abcd", 20, marks={"recurrent": 2})
+    insert(tree, "ab", 10, state=1)
+    insert(tree, "abcd", 20, state=2)
     actions = evict(tree, sliding=1)
     assert {name: freed(actions, name) for name in actions.frees} == {"sliding": [10, 11], "recurrent": [1]}
 
 
 def test_evicting_any_state_of_a_leaf_takes_the_leaf() -> None:
     tree = make()
-    insert(tree, "ab", 10, marks={"recurrent": 1})
+    insert(tree, "ab", 10, state=1)
     actions = evict(tree, recurrent=1)
     assert {name: freed(actions, name) for name in actions.frees} == {
         "full": [10, 11],
@@ -165,8 +169,8 @@ def test_evicting_any_state_of_a_leaf_takes_the_leaf() -> None:
 
 def test_a_lock_holds_the_state_of_its_end_only() -> None:
     tree = make()
-    insert(tree, "ab", 10, marks={"recurrent": 1})
-    insert(tree, "abcd", 20, marks={"recurrent": 2})
+    insert(tree, "ab", 10, state=1)
+    insert(tree, "abcd", 20, state=2)
     receipt = tree.lock(max(tree.nodes))
     assert freed(evict(tree, recurrent=9), "recurrent") == [1]
     # Decoding copies the state out, so that part can be released alone.
@@ -180,7 +184,10 @@ def test_a_lock_holds_the_state_of_its_end_only() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_use_with_all_four_loses_and_doubles_nothing(seed: int) -> None:
-    random, tree = np.random.default_rng(seed), make(window=int(np.random.default_rng(seed).integers(1, 8)))
+    random, tree = (
+        np.random.default_rng(seed),
+        make(int(np.random.default_rng(seed).integers(1, 8)), max_per_path=seed % 4 or None),
+    )
     next_slot = next_state = 0
     gone: dict[str, list[int]] = {"full": [], "recurrent": [], "sliding": [], "index": []}
     receipts = []
@@ -193,9 +200,14 @@ def test_random_use_with_all_four_loses_and_doubles_nothing(seed: int) -> None:
         match random.integers(4):
             case 0 | 1:
                 tokens = "".join("ab"[i] for i in random.integers(0, 2, random.integers(1, 10)))
-                marks = {"recurrent": next_state, "sliding": int(random.integers(0, 6))}
-                execute(insert(tree, tokens, next_slot, marks=marks, finished=bool(random.integers(2))))
-                next_slot, next_state = next_slot + len(tokens), next_state + 1
+                stops = np.flatnonzero(random.integers(0, 2, len(tokens))) + 1
+                options = {
+                    "states": dict(zip(stops.tolist(), range(next_state, next_state + len(stops)), strict=True)),
+                    "marks": {"sliding": int(random.integers(0, 6))},
+                    "finished": bool(random.integers(2)),
+                }
+                execute(insert(tree, tokens, next_slot, **options))
+                next_slot, next_state = next_slot + len(tokens), next_state + len(stops)
             case 2 if len(tree.nodes) > 1:
                 receipts.append(tree.lock(int(random.choice(list(tree.nodes)))))
             case 3:

@@ -1,4 +1,8 @@
-"""Random lives of random requests, checked after every step against `naive_cache.py`."""
+"""Random lives of random requests, checked after every step against `naive_cache.py` and `naive_device.py`."""
+
+import math
+from collections import Counter
+from typing import ClassVar
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -11,7 +15,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from naive_cache import Device, NaiveCache, Request, Tokens, tree_entries
+from naive_cache import NaiveCache, Request, Tokens, tree_entries
+from naive_device import Device
 
 from corymb.cache.cache import Cache
 from corymb.cache.config import CacheConfig
@@ -22,20 +27,31 @@ def int32(values: list[int]) -> np.ndarray:
     return np.array(values, np.int32)
 
 
+KINDS = [(), ("sliding",), ("recurrent",), ("sliding", "recurrent"), ("sliding", "recurrent"), ("index",)]
+
 configs = st.builds(
-    lambda page_size, pages, sliding_pages, window, **rest: CacheConfig(
+    lambda kinds, page_size, pages, sliding_pages, window, states, grid, interval, **rest: CacheConfig(
         page_size=page_size,
         num_full_tokens=pages * page_size,
-        num_sliding_tokens=min(sliding_pages, pages) * page_size if window else 0,
-        sliding_window=window,
+        num_sliding_tokens=min(sliding_pages, pages) * page_size if "sliding" in kinds else 0,
+        sliding_window=window if "sliding" in kinds else 0,
+        num_states=states if "recurrent" in kinds else 0,
+        state_grid=grid,
+        state_interval=math.lcm(page_size, grid) * interval,
+        has_index="index" in kinds,
         num_rows=5,
         context_length=8 * page_size + 48,
         **rest,
     ),
-    page_size=st.sampled_from([1, 4, 16]),
+    kinds=st.sampled_from(KINDS),
+    page_size=st.sampled_from([1, 4, 64]),
     pages=st.integers(12, 90),
     sliding_pages=st.integers(8, 30),
-    window=st.sampled_from([0, 1, 2, 3, 5, 9, 14]),
+    window=st.sampled_from([1, 2, 3, 5, 9, 14]),
+    states=st.sampled_from([3, 4, 5, 6, 9, 30]),
+    grid=st.sampled_from([1, 1, 8]),
+    interval=st.integers(1, 3),
+    max_states_per_path=st.sampled_from([None, 1, 2]),
     eviction=st.sampled_from(["lru", "lfu", "slru", "priority"]),
     enable_prefix_cache=st.integers(0, 19).map(bool),
 )
@@ -49,6 +65,7 @@ class CacheMachine(RuleBasedStateMachine):
     """Requests open, compute in chunks or single tokens, commit, slide, finish, are retracted."""
 
     steps = 0
+    kinds: ClassVar[Counter[tuple[str, ...]]] = Counter()
 
     @initialize(config=configs)
     def start(self, config: CacheConfig) -> None:
@@ -57,6 +74,10 @@ class CacheMachine(RuleBasedStateMachine):
         self.naive = NaiveCache(config)
         self.device = Device(config)
         self.history: list[Tokens] = [()]
+
+    @property
+    def kinds_now(self) -> tuple[str, ...]:
+        return tuple(component.name for component in self.cache.tree.components)
 
     @property
     def requests(self) -> list[Request]:
@@ -83,7 +104,9 @@ class CacheMachine(RuleBasedStateMachine):
         hit = self.naive.open(namespace, tokens, limit)
         assert lease.num_cached == lease.num_reserved == hit == found
         pin = self.naive.pin_at(namespace, tokens[:hit]) if self.config.sliding_window else None
-        request = Request(lease, namespace, list(tokens), priority, hit, hit, hit, pin)
+        branch = self.naive.branch(namespace, tokens, limit, hit)
+        assert lease.branch == branch, "a missing state is not seen, or one where none is missing"
+        request = Request(lease, namespace, list(tokens), priority, hit, hit, hit, pin, branch, passed=hit)
         self.requests.append(request)
         return request
 
@@ -127,11 +150,16 @@ class CacheMachine(RuleBasedStateMachine):
         widths = [min(chunk, len(r.tokens) - r.computed) for r in chosen]
         pages = [self.pages(r.computed + w) - self.pages(r.computed) for r, w in zip(chosen, widths, strict=True)]
         rows = int32([r.lease.row for r in chosen])
-        fits = self.naive.make_room(sum(pages) * self.config.page_size)
+        num_states = sum(not r.works for r in chosen) if self.config.num_states else 0
+        fits = self.naive.make_room(sum(pages) * self.config.page_size, num_states)
         slots = self.cache.grow(rows, int32(widths))
         assert (slots is not None) == fits
         if slots is None:
             return False
+        if self.config.num_states:
+            for request in chosen:
+                request.works = True
+            self.naive.pass_on(chosen, [r.computed + w for r, w in zip(chosen, widths, strict=True)])
         self.device.run(self.cache, chosen, widths, slots)
         for request, width in zip(chosen, widths, strict=True):
             request.computed += width
@@ -177,6 +205,14 @@ class CacheMachine(RuleBasedStateMachine):
         request = self.requests.pop(which % len(self.requests))
         self.cache.close(request.lease, None)
 
+    @rule(pick=picks, wanted=st.integers(1, 40))
+    def evict(self, pick, wanted) -> None:
+        """One kind of memory alone is short."""
+        kind = self.naive.kinds[pick % len(self.naive.kinds)]
+        wanted = wanted % 4 + 1 if kind == "recurrent" else wanted
+        self.cache.execute(self.cache.tree.evict({kind: wanted}))
+        self.naive.evict(kind, wanted)
+
     @rule(often=st.integers(0, 9))
     def flush(self, often) -> None:
         if often and not self.requests:
@@ -190,18 +226,23 @@ class CacheMachine(RuleBasedStateMachine):
         if not hasattr(self, "cache"):
             return
         CacheMachine.steps += 1
+        CacheMachine.kinds[self.kinds_now] += 1
         self.cache.check()
-        expected = {name: (entry.live, entry.hits, entry.priority) for name, entry in self.naive.entries.items()}
-        assert tree_entries(self.cache.tree.root) == expected
+        entries = self.naive.entries.items()
+        expected = {name: (entry.live, entry.state, entry.hits, entry.priority) for name, entry in entries}
+        assert tree_entries(self.cache) == expected
         usage = self.cache.usage()
         for pool, sliding in (("full", False), ("sliding", True)) if self.config.sliding_window else (("full", False),):
             assert usage[pool].free == self.naive.free(sliding=sliding)
             assert usage[pool].evictable == self.naive.evictable(sliding=sliding)
+        if self.config.num_states:
+            assert usage["recurrent"].free == self.naive.free_states
+            assert usage["recurrent"].evictable == self.naive.evictable_states
 
 
 def test_random_requests_agree_with_the_naive_cache() -> None:
     CacheMachine.steps = 0
     # No health checks: a busy machine is no failure.
     run_state_machine_as_test(CacheMachine, settings=settings(settings.default, suppress_health_check=HealthCheck))
-    print(f"{CacheMachine.steps} steps")
+    print(f"{CacheMachine.steps} steps, {dict(CacheMachine.kinds)}")
     assert CacheMachine.steps >= 40 * settings.default.max_examples, "too few steps to mean anything"

@@ -12,8 +12,9 @@ seen = sm90.install().seen
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from corymb.kernels import triton_linear, triton_steps  # noqa: E402
-from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, KVLayer, RaggedLayout  # noqa: E402
+from corymb.kernels import triton_experts, triton_linear, triton_steps  # noqa: E402
+from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, IndexSpec, KVLayer, RaggedLayout  # noqa: E402
+from corymb.kernels.routing import SWIGLU, Gating, Routing  # noqa: E402
 from corymb.kernels.sampling import Draws  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
 from corymb.kernels.triton_gather import gather_heads  # noqa: E402
@@ -27,6 +28,7 @@ LAUNCH = Launch(interpreted=False, early=True, num_sms=132)
 LLAMA = AttentionSpec(num_heads=32, num_kv_heads=8, head_dim=128, scale=128**-0.5)
 SMOLLM = AttentionSpec(num_heads=9, num_kv_heads=3, head_dim=64, scale=0.125)
 GEMMA = AttentionSpec(num_heads=4, num_kv_heads=1, head_dim=256, scale=0.0625, window=512, soft_cap=50.0)
+GPT_OSS = AttentionSpec(num_heads=64, num_kv_heads=8, head_dim=64, scale=0.125, window=128, sinks=torch.zeros(64))
 TINY = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=8, scale=0.3)  # of models made for tests, in float32
 
 
@@ -75,6 +77,37 @@ def attend(spec: AttentionSpec, widths: list[int], kv_dtype: torch.dtype, *, det
     attention.run(q, k, v, spec, KVLayer(pool, pool))
 
 
+def attend_latents(dtype: torch.dtype) -> None:
+    """DeepSeek's latents, dense and chosen: a few tokens, whose keys are split, and many."""
+    small = dtype == torch.float32
+    spec = AttentionSpec(
+        num_heads=8 if small else 128,
+        num_kv_heads=1,
+        head_dim=40 if small else 576,
+        scale=0.07,
+        latent_dim=32 if small else 512,
+        index=IndexSpec(4, 16, 6) if small else IndexSpec(64, 128, 2048),
+    )
+    keys = zeros(64, 1, spec.head_dim, dtype=dtype)
+    cache = KVLayer(keys, keys[..., : spec.value_dim], index_keys=zeros(64, spec.index.head_dim, dtype=dtype))
+    for widths in ([1] * 8, [500, 1]):
+        step = layout(widths, sliding=False)
+        limits = Limits(max_rows=512, max_tokens=4096)
+        attention = TritonAttention([spec], limits, device=CPU, kv_dtype=dtype, launch=LAUNCH)
+        attention.plan(step)
+        tokens = step.num_tokens
+        index_q = zeros(tokens, spec.index.num_heads, spec.index.head_dim, dtype=dtype)
+        weights = zeros(tokens, spec.index.num_heads, dtype=torch.float32)
+        index_keys = zeros(tokens, spec.index.head_dim, dtype=dtype)
+        q, latents = (
+            zeros(tokens, spec.num_heads, spec.head_dim, dtype=dtype),
+            zeros(tokens, spec.head_dim, dtype=dtype),
+        )
+        chosen = attention.choose(index_q, weights, index_keys, spec, cache)
+        for keys_of_token in (None, chosen):
+            attention.run_latent(q, latents, spec, cache, keys_of_token)
+
+
 def sample() -> None:
     """Every way to choose a token."""
     sampling, logits = TritonSampling(LAUNCH), zeros(4, 128256, dtype=torch.float32)
@@ -105,6 +138,21 @@ def multiply() -> None:
         triton_linear.multiply(x, zeros(4096, 4096), launch=LAUNCH, add_to=zeros(num_rows, 4096))
 
 
+def mix() -> None:
+    """Routed experts of few tokens, of some and of many."""
+    deepseek = Routing(256, 8, scores="sigmoid", num_groups=8, top_groups=4)
+    clamped = Gating(slope=1.702, lift=1.0, limit=7.0)
+    for routing, gating, hidden, inner in ((deepseek, SWIGLU, 7168, 256), (Routing(32, 4), clamped, 2880, 2880)):
+        count = 2  # of experts: only strides depend on it
+        stacked = [zeros(count, 2 * inner, hidden), zeros(count, hidden, inner)]
+        biases = [zeros(count, 2 * inner), zeros(count, hidden)] if gating is clamped else []
+        correction = None if biases else zeros(256, dtype=torch.float32)
+        for num_tokens in (1, 256, 4096):
+            x, logits = zeros(num_tokens, hidden), zeros(num_tokens, routing.num_experts, dtype=torch.float32)
+            experts = triton_experts.Stacked(*stacked, *biases)
+            triton_experts.mix(x, logits, routing, gating, correction, experts, launch=LAUNCH)
+
+
 def frame() -> None:
     """What a step begins and ends with, and the list of slots."""
     staged = [zeros(4, dtype=torch.int32) for _ in range(4)]
@@ -119,7 +167,7 @@ def frame() -> None:
     gather_slots(layout([1, 1], sliding=True), staged[0], staged[1], staged[2], sliding=True, launch=LAUNCH)
 
 
-for spec in (LLAMA, SMOLLM, GEMMA):
+for spec in (LLAMA, SMOLLM, GEMMA, GPT_OSS):
     for widths in ([1] * 8, [1] * 32, [64, 1]):
         attend(spec, widths, torch.bfloat16)
 attend(LLAMA, [64, 1], torch.bfloat16, deterministic=True)
@@ -130,9 +178,12 @@ for widths in ([1] * 8, [1] * 32):
     attend(LLAMA, widths, torch.float8_e4m3fn)
 attend(LLAMA, [1] * 8, torch.float8_e5m2)
 attend(LLAMA, [64, 1], torch.float8_e4m3fn)
+attend_latents(torch.bfloat16)
+attend_latents(torch.float32)
 sample()
 operate()
 multiply()
+mix()
 frame()
 for kernel in seen:
     print(

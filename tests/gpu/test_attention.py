@@ -76,6 +76,14 @@ def test_soft_cap_and_a_head_size_that_is_no_power_of_two(place, make_case, tole
     check(place, make_case(spec, *TINY_STEPS["mixture"]), tolerance(torch.float32))
 
 
+@pytest.mark.parametrize("window", [None, 48], ids=["full", "sliding"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_sinks_take_their_share_once(place, make_case, tolerance, window, deterministic) -> None:
+    spec = AttentionSpec(num_heads=6, num_kv_heads=2, head_dim=16, scale=0.25, window=window)
+    spec = replace(spec, sinks=place.normal(6, scale=3.0))
+    check(place, make_case(spec, *TINY_STEPS["mixture"]), tolerance(torch.float32), deterministic=deterministic)
+
+
 def test_more_query_heads_than_a_narrow_tile_has_rows(place, make_case, tolerance) -> None:
     spec = AttentionSpec(num_heads=20, num_kv_heads=1, head_dim=16, scale=0.25)
     check(place, make_case(spec, *TINY_STEPS["decode"]), tolerance(torch.float32))

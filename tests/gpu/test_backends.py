@@ -28,6 +28,12 @@ def test_the_best_that_is_installed_is_chosen() -> None:
     assert select(Wish(deterministic=True), has_flashinfer=True) == Selected("triton", "triton")
 
 
+def test_what_only_ours_can_do_is_theirs_by_no_wish() -> None:
+    assert select(Wish(), has_flashinfer=True, ours="attention sinks") == Selected("triton", "triton")
+    with pytest.raises(UnavailableBackend, match=r"models with attention sinks .* --attention-backend triton"):
+        select(Wish(prefill="flashinfer"), has_flashinfer=True, ours="attention sinks")
+
+
 def test_a_phase_has_its_own_wish() -> None:
     assert select(Wish(both="triton", decode="flashinfer"), has_flashinfer=True) == Selected("triton", "flashinfer")
     assert select(Wish(both="torch"), has_flashinfer=False) == Selected("torch", "torch")

@@ -21,6 +21,8 @@ def kernels() -> list[dict]:
 def test_every_kernel_compiles(kernels) -> None:
     expected = {"attend_lanes", "plan_lanes", "store_slots", "prepare_heads", "norm_rows", "gate_rows"}
     expected |= {"peak_chunks", "race_chunks", "join_chunks", "cut_rows", "multiply_rows", "open_tokens"}
+    expected |= {"spread_rows", "store_lines", "attend_latents", "merge_latents", "score_keys", "select_keys"}
+    expected |= {"choose_experts", "count_pairs", "group_pairs", "multiply_pairs", "weigh_pairs"}
     expected |= {"close_rows", "list_slots", "copy_slots"}
     assert {kernel["name"] for kernel in kernels} >= expected
 

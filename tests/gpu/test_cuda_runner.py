@@ -52,6 +52,36 @@ SLIDING = TINY | {
     "use_sliding_window": True,
     "max_window_layers": 1,
 }
+MIXTRAL = TINY | {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2}
+GPT_OSS = MIXTRAL | {
+    "architectures": ["GptOssForCausalLM"],
+    "head_dim": 16,
+    "num_hidden_layers": 2,
+    "sliding_window": 12,
+}
+DEEPSEEK = TINY | {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 0,
+    "tie_word_embeddings": False,
+}
+SPARSE = DEEPSEEK | {
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    "num_hidden_layers": 2,
+    "indexer_types": ["full", "shared"],
+    "index_topk": 6,
+    "index_n_heads": 4,
+    "index_head_dim": 16,
+}
 EOS_IDS = frozenset({2})
 
 
@@ -84,7 +114,10 @@ def gpu_runner(path, config, *, dtype=torch.float32, deterministic=False, **opti
     parts = CudaParts(asked, make_device())
     device = make_device().device
     options = LoadOptions(
-        dtype=dtype, device=device, operations=parts.operations(), make_linear=parts.make_linear(dtype)
+        dtype=dtype,
+        device=device,
+        operations=parts.operations(),
+        makers=parts.makers(dtype),
     )
     model = load_model(path, read_config(path), options)
     return parts.runner(model, cache_config(config), dtype, dtype, eos_ids=EOS_IDS)
@@ -146,8 +179,23 @@ def assert_same(ours, theirs) -> None:
         (TINY, {}),
         (SLIDING, {"fused_rows": 16}),
         (TINY, {"deterministic": True}),
+        (MIXTRAL, {}),
+        (GPT_OSS, {}),
+        (DEEPSEEK, {}),
+        (SPARSE, {"deterministic": True}),
+        (MIXTRAL, {"deterministic": True}),
     ],
-    ids=["eager", "graphs", "sliding", "deterministic"],
+    ids=[
+        "eager",
+        "graphs",
+        "sliding",
+        "deterministic",
+        "experts",
+        "sinks",
+        "latents",
+        "deterministic index",
+        "deterministic experts",
+    ],
 )
 def test_greedy_tokens_are_those_of_the_cpu(folder, config, options) -> None:
     path = folder(config)

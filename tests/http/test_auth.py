@@ -15,7 +15,7 @@ from tests.http.conftest import simulated
 from tests.http.simulator import TOKENIZER
 
 PUBLIC = {"/health", "/ping", "/health_generate"}
-ADMIN = {"/flush_cache", "/abort_request"}
+ADMIN = {"/flush_cache", "/abort_request", "/debug/tree"}
 
 
 @pytest.fixture(scope="module")

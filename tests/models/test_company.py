@@ -33,6 +33,34 @@ GEMMA = {
     "sliding_window": 20,
     "layer_types": ["sliding_attention", "full_attention"],
 }
+MIXTRAL = {
+    **LLAMA,
+    "architectures": ["MixtralForCausalLM"],
+    "intermediate_size": 320,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+}
+DEEPSEEK = {
+    **SIZES,
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "hidden_size": 320,
+    "intermediate_size": 448,
+    "num_attention_heads": 5,
+    "q_lora_rank": 96,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "n_routed_experts": 8,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 96,
+    "first_k_dense_replace": 1,
+    "index_topk": 20,
+    "index_n_heads": 4,
+    "index_head_dim": 32,
+}
 PROMPTS = {
     row: [(31 * row + 7 * index) % 1000 for index in range(length)] for row, length in [(1, 5), (2, 33), (3, 60)]
 }
@@ -40,7 +68,7 @@ COMPANY = [(1,), (3, 1), (1, 2, 3), (2, 3, 1), tuple(range(1, 18)), tuple(range(
 
 
 @pytest.mark.parametrize("weights", ["float32", "float16", "int8"])
-@pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "gemma"])
+@pytest.mark.parametrize("config", [LLAMA, GEMMA, MIXTRAL, DEEPSEEK], ids=["llama", "gemma", "mixtral", "deepseek"])
 def test_row_gives_the_same_bits_in_any_company(tmp_path: Path, config: dict, weights: WeightType) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = load_model(tmp_path, read_config(tmp_path), LoadOptions(load_format="dummy", weights=weights))

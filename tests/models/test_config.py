@@ -191,7 +191,6 @@ def test_unknown_architecture_is_named_beside_the_known(tmp_path: Path) -> None:
     [
         ({"rope_scaling": {"rope_type": "longrope", "factor": 8.0}}, "Rope scaling 'longrope' is not supported"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "supported are default, linear, llama3, yarn"),
-        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "only a part of each head"),
         ({"hidden_act": "relu"}, "Activation 'relu' is not supported"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized \\(gptq\\)"),
         ({"torch_dtype": "float64"}, "Weights in float64 are not supported"),

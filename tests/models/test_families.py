@@ -41,6 +41,61 @@ GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+QWEN3_MOE = {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+DELTA_NET = {
+    "initializer_range": 0.1,  # norms of small sums magnify rounding, in transformers as here
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
+QWEN3_NEXT = {**DELTA_NET, **QWEN3_MOE, "head_dim": 32, "shared_expert_intermediate_size": 40}
+LFM2 = {
+    "num_hidden_layers": 4,
+    "layer_types": ["conv", "full_attention", "conv", "conv"],
+    "block_multiple_of": 16,
+    "tie_word_embeddings": True,
+}
+FALCON_H1 = {
+    "mamba_d_ssm": 64,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 24,
+    "mamba_chunk_size": 64,
+}
+MULTIPLIERS = {
+    "embedding_multiplier": 3.5,
+    "lm_head_multiplier": 0.3,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 0.6,
+    "key_multiplier": 0.4,
+    "ssm_in_multiplier": 0.7,
+    "ssm_out_multiplier": 1.3,
+    "ssm_multipliers": [0.5, 0.9, 1.1, 0.6, 1.2],
+    "mlp_multipliers": [0.7, 1.4],
+}
+GPT_OSS = {"head_dim": 16, "sliding_window": 24, "num_local_experts": 6, "num_experts_per_tok": 3}
+DEEPSEEK = {
+    "num_key_value_heads": 6,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 14,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 24,
+}
+# transformers takes any of equal keys. Many heads, and no token without an embedding: then none that matter are equal.
+INDEX = {"index_topk": 24, "index_n_heads": 24, "index_head_dim": 16, "pad_token_id": None}
+YARN_BOTH = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama 2": ("Llama", {"num_key_value_heads": 6}),
     "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
@@ -60,6 +115,57 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 16, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 2},
     ),
     "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
+    "mixtral": ("Mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}),
+    "mixtral, sliding": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 24}),
+    "qwen3 moe": ("Qwen3Moe", {**QWEN3_MOE, "norm_topk_prob": True}),
+    "qwen3 moe, partly dense": (
+        "Qwen3Moe",
+        {**QWEN3_MOE, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
+    ),
+    "qwen3-next": ("Qwen3Next", QWEN3_NEXT),
+    "qwen3-next, partly dense": ("Qwen3Next", {**QWEN3_NEXT, "mlp_only_layers": [1], "norm_topk_prob": False}),
+    "qwen3.5": ("Qwen3_5Text", DELTA_NET),
+    "qwen3.5 moe": ("Qwen3_5MoeText", QWEN3_NEXT),
+    "falcon-h1": ("FalconH1", FALCON_H1),
+    "falcon-h1, multiplied": ("FalconH1", {**FALCON_H1, **MULTIPLIERS}),
+    "falcon-h1, normed": (
+        "FalconH1",
+        {**FALCON_H1, **MULTIPLIERS, "mamba_rms_norm": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "falcon-h1, gated before its norm": (
+        "FalconH1",
+        {
+            **FALCON_H1,
+            **MULTIPLIERS,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
+            "mamba_conv_bias": False,
+            "time_step_limit": [0.3, 1.1],
+        },
+    ),
+    "lfm2": ("Lfm2", LFM2),
+    "lfm2 with biases": ("Lfm2", {**LFM2, "conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False}),
+    "lfm2 moe": (
+        "Lfm2Moe",
+        {**LFM2, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_dense_layers": 1},
+    ),
+    "gpt-oss": ("GptOss", GPT_OSS),
+    "gpt-oss, tight gates": ("GptOss", {**GPT_OSS, "swiglu_limit": 0.5, "swiglu_alpha": 1.1, "rope_parameters": YARN}),
+    "deepseek v3": ("DeepseekV3", DEEPSEEK),
+    "deepseek v3, yarn": (
+        "DeepseekV3",
+        {**DEEPSEEK, "rope_parameters": YARN_BOTH},
+    ),
+    "deepseek v3, queries at once": ("DeepseekV3", {**DEEPSEEK, "q_lora_rank": None, "rope_interleave": False}),
+    "deepseek v3, biases": ("DeepseekV3", {**DEEPSEEK, "attention_bias": True, "norm_topk_prob": False}),
+    "deepseek v3.2": ("DeepseekV32", {**DEEPSEEK, **INDEX}),
+    "glm moe dsa": ("GlmMoeDsa", {**DEEPSEEK, **INDEX, "n_group": 1, "topk_group": 1, "num_hidden_layers": 4}),
+    "glm moe dsa, shared index": (
+        "GlmMoeDsa",
+        {**DEEPSEEK, **INDEX, "num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"]},
+    ),
     "gemma 2": ("Gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 12}),
     "gemma 3": ("Gemma3Text", {"head_dim": 16, "sliding_window": 24, "layer_types": None, "sliding_window_pattern": 2}),
     "gemma 3, scaled rope": (
@@ -84,7 +190,7 @@ def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
 
     prompts = {row: random_prompt(row, length) for row, length in enumerate(PROMPT_LENGTHS, start=1)}
     expected = {row: greedy(reference, prompt) for row, prompt in prompts.items()}
-    sequences = Sequences.empty(model.attention_specs, num_rows=len(prompts) + 1, context_length=256)
+    sequences = Sequences.empty(model.attention_specs, model.state_specs, num_rows=len(prompts) + 1, context_length=256)
     attention = TorchAttention()
     outputs: dict[int, list[int]] = {row: [] for row in prompts}
     # Chunks of prompts beside rows that decode already: a row moves on as soon as its prompt is through.
@@ -132,11 +238,11 @@ def make_reference(family: str, changes: dict[str, Any]) -> PreTrainedModel:
     """A random model in float32 with the plainest attention."""
     config_class: Callable[..., PretrainedConfig] = getattr(transformers, f"{family}Config")
     config = config_class(**{**SIZES, **changes})
-    architecture = {"Gemma3Text": "Gemma3ForCausalLM"}.get(family, f"{family}ForCausalLM")
+    architecture = f"{family.removesuffix('Text')}ForCausalLM"
     torch.manual_seed(0)
     model = getattr(transformers, architecture)._from_config(config, attn_implementation="eager")
     for name, parameter in model.named_parameters():  # norms start at one, or zero, and would hide mistakes
-        if name.endswith(("norm.weight", "bias")):
+        if name.endswith(("norm.weight", "bias", "sinks")):
             torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.2)
     return model.eval()
 

@@ -27,6 +27,8 @@ SPECS = {
     "window": AttentionSpec(6, 2, 16, 0.25, window=33),
     "window of one": AttentionSpec(2, 2, 16, 0.25, window=1),
     "soft cap": AttentionSpec(6, 2, 16, 1.0, soft_cap=2.0),
+    "sinks": AttentionSpec(6, 2, 16, 0.25, sinks=torch.linspace(-2, 3, 6)),
+    "window, soft cap and sinks": AttentionSpec(6, 2, 16, 1.0, 20, 2.0, sinks=torch.linspace(-2, 3, 6)),
     "window and soft cap": AttentionSpec(6, 2, 16, 1.0, window=20, soft_cap=2.0),
 }
 

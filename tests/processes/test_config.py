@@ -58,6 +58,7 @@ def test_command_of_sglang_carries_over():
         (["--page-size", "1.5"], "whole number"),
         (["--max-total-tokens", "99999999999"], "too large: the limit is 2147483647"),
         (["--mem-fraction-static", "1"], "above 0 and below 1"),
+        (["--swa-full-tokens-ratio", "1.5"], "above 0 and at most 1"),
         (["--mem-fraction-static", "nan"], "above 0 and below 1"),
         (["--drain-timeout", "-1"], "at least 0"),
         (["--drain-timeout", "inf"], "at least 0"),
@@ -104,6 +105,7 @@ def test_flags_that_exclude_each_other_get_a_sentence(arguments, sentence):
 
 INERT = {"-h", "--version", "--enable-metrics"}  # the last is taken for existing commands: metrics are always on
 VALUES = {"--mem-fraction-static": "0.5", "--test-failpoint": "scheduler.die_at_step=1", "--heartbeat-timeout": "7"}
+VALUES |= {"--swa-full-tokens-ratio": "0.5"}
 COMPANY = {
     "--retraction-policy": ["--enable-priority-scheduling"],
     "--schedule-low-priority-values-first": ["--enable-priority-scheduling"],

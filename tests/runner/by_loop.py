@@ -1,6 +1,7 @@
 """Runs the real scheduler, cache and runner over requests, without the processes around them."""
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,14 +13,15 @@ from corymb.scheduler.loop import Loop
 from corymb.scheduler.messages import Control, Generate, Output, Reply, Stats, ToScheduler
 from corymb.scheduler.scheduler import Scheduler
 
-RUNNER_FIELDS = {"page_size", "max_total_tokens", "enable_prefix_cache", "dtype"}
+RUNNER_FIELDS = {"page_size", "max_total_tokens", "enable_prefix_cache", "dtype", "sliding_ratio"}
+RUNNER_FIELDS |= {"max_states", "state_interval", "max_states_per_path"}
 
 
 @dataclass
 class FakePort:
     """Hands over a few requests a turn and keeps what comes back."""
 
-    requests: list[Generate]
+    requests: Sequence[ToScheduler]
     outputs: dict[str, list[Output]] = field(default_factory=dict)
     stats: Stats | None = None
     chooser: random.Random = field(default_factory=lambda: random.Random(5))
@@ -47,7 +49,12 @@ def serve(folder: Path, requests: list[Generate], variant: dict[str, object]) ->
 
 
 def serve_rounds(
-    folder: Path, rounds: list[list[Generate]], variant: dict[str, object], *, flush: bool = False
+    folder: Path,
+    rounds: Sequence[Sequence[ToScheduler]],
+    variant: dict[str, object],
+    *,
+    flush: bool = False,
+    after_step: Callable[[Cache], None] = lambda _: None,
 ) -> list[FakePort]:
     """Runs one list of requests after another on one server; with `flush`, the cache is dropped in between."""
     most = int(variant.get("max_running_requests", 16))  # type: ignore[call-overload]
@@ -64,6 +71,7 @@ def serve_rounds(
         loop = Loop(scheduler, built.runner, port, overlap_depth=config.overlap_depth)
         while port.requests or not scheduler.is_idle:
             loop.step()
+            after_step(cache)
         cache.check()
         if flush:
             scheduler.receive(Control("flush", "flush_cache"))

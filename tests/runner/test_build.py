@@ -194,6 +194,56 @@ def test_the_sliding_pool_is_a_share_but_never_less_than_two_windows() -> None:
         assert sizes.size_bytes == 4 * num_tokens + 8 * expected
 
 
+STATE = 10 << 20
+
+
+def size_with_states(available: float = 8 * GIB, **asked: object) -> tuple[int, int]:
+    options = {"context_length": 8192, "max_running_requests": 8} | asked
+    fraction = asked.get("mem_fraction_static")
+    room = find_room(Memory(16 * GIB, int(available)), 0, fraction)  # type: ignore[arg-type]
+    request = PoolRequest(**options)  # type: ignore[arg-type]
+    sizes = size_pools(TokenBytes(full=4096, sliding=0, state=STATE), None, request, room)
+    assert sizes.size_bytes == sizes.num_full_tokens * 4096 + sizes.num_states * STATE
+    return sizes.num_full_tokens, sizes.num_states
+
+
+def test_states_and_tokens_share_one_budget_by_the_ratio() -> None:
+    num_tokens, num_states = size_with_states(mem_fraction_static=0.25, state_ratio=1.0)
+    assert num_states == 2 * GIB // STATE
+    assert num_tokens == (4 * GIB - num_states * STATE) // 4096
+
+
+def test_no_more_states_than_requests_can_use_unless_asked_to_fill_the_memory() -> None:
+    assert size_with_states()[1] == 4 * 8
+    assert size_with_states(max_states=100)[1] == 100
+
+
+@pytest.mark.parametrize(
+    ("available", "asked", "sentence"),
+    [
+        (8 * GIB, {"max_states": 10_000}, "--max-mamba-cache-size 10000 needs 97.66 GiB and 8.00 GiB are available"),
+        (GIB / 16, {"state_ratio": 0.1}, "--mamba-full-memory-ratio 0.1 of 0.02 GiB holds 0; 2 are the least"),
+    ],
+)
+def test_too_little_memory_for_states_is_one_sentence(
+    available: float, asked: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(NotEnoughMemory, match=sentence):
+        size_with_states(available, **asked)
+
+
+def test_the_start_shows_what_every_pool_got(toy: Callable[..., Path]) -> None:
+    details = {}
+    options = RunnerOptions(toy("CorymbHash", sliding_window=8, recurrent=True), max_total_tokens=1000, max_states=9)
+    build(options, lambda name, _, detail: details.update({name: detail})).runner.close()
+    table = [line.split() for line in details["pools"].splitlines()[1:]]
+    assert [(line[0], line[1], line[2]) for line in table] == [
+        ("full", "1,000", "tokens"),
+        ("sliding", "800", "tokens"),
+        ("recurrent", "9", "states"),
+    ]
+
+
 def test_a_container_limit_counts(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:       8388608 kB\nMemFree:  1 kB\nMemAvailable:   4194304 kB\n")
@@ -212,3 +262,20 @@ def test_pools_are_zero_in_every_type() -> None:
         (layer,) = allocate([FULL], config, dtype=dtype, place=Place(torch.device("cpu")))
         assert layer.keys.dtype == dtype
         assert np.count_nonzero(layer.values.float().numpy()) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "interval"),
+    [({}, 256), ({"page_size": 16}, 16), ({"state_interval": 48, "page_size": 16}, 48), ({"state_interval": 7}, 7)],
+)
+def test_states_are_kept_at_every_page_where_pages_are_larger_than_a_token(
+    toy: Callable[..., Path], options: dict[str, int], interval: int
+) -> None:
+    built = build_quietly(RunnerOptions(toy("CorymbHash", recurrent=True), max_total_tokens=640, **options))
+    built.runner.close()
+    assert built.cache_config.state_interval == interval
+
+
+def test_an_interval_that_no_page_ends_is_refused(toy: Callable[..., Path]) -> None:
+    with pytest.raises(UnsupportedModel, match="--mamba-track-interval 24 must be a multiple of 16"):
+        build_quietly(RunnerOptions(toy("CorymbHash", recurrent=True), page_size=16, state_interval=24))

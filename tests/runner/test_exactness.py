@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "mixed chunks": {"chunked_prefill_size": 7, "enable_mixed_chunk": True},
     "no overlap": {"overlap_depth": 0},
     "retraction every 3 steps": {"test_retract_interval": 3},
+    "a state for everyone and none to keep": {"max_states": 17, "state_interval": 4, "chunked_prefill_size": 7},
+    "two states": {"max_states": 2, "state_interval": 16},
     "one at a time": {"max_running_requests": 1},
     "three at a time": {"max_running_requests": 3},
     "32 at a time": {"max_running_requests": 32},
@@ -31,9 +34,10 @@ PENALTIES = [{"presence_penalty": 2.0}, {"frequency_penalty": 2.0}, {"repetition
 PENALIZED = ["abaa", "abab", "baaa", "aaaa"]
 
 
-def write_folder(tmp_path: Path, architecture: str, window: int | None = None) -> Path:
+def write_folder(tmp_path: Path, architecture: str, window: int | None = None, *, recurrent: bool = False) -> Path:
     config = {"architectures": [architecture], "vocab_size": 264, "eos_token_id": [257, 259]}
     config |= {"max_position_embeddings": 512} | ({"sliding_window": window} if window else {})
+    config["recurrent"] = recurrent
     (tmp_path / "config.json").write_text(json.dumps(config))
     return tmp_path
 
@@ -54,24 +58,27 @@ def random_prompts() -> list[bytes]:
     return [("ab" * 20)[: chooser.randint(1, 40)].encode() + tail.encode() for tail in tails]
 
 
-def hashed(prompt: bytes, num_tokens: int, window: int | None = None) -> list[int]:
+def hashed(prompt: bytes, num_tokens: int, window: int | None = None, *, recurrent: bool = False) -> list[int]:
     """What the hash model says, in plain Python."""
     token_ids = list(prompt)
     for _ in range(num_tokens):
         terms = [(i + 1) * (token * 40503 % 65521) for i, token in enumerate(token_ids)]
         total = sum(terms) + (sum(terms[-window:]) if window else 0)
+        if recurrent:
+            total += reduce(lambda state, token: (31 * state + token * 40503) % 65521, token_ids, 0)
         token_ids.append(97 + (total % 65521 >> 5) % 26)
     return token_ids[len(prompt) :]
 
 
+@pytest.mark.parametrize("recurrent", [False, True], ids=["", "recurrent"])
 @pytest.mark.parametrize("window", [None, 5], ids=["full", "window of 5"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_hash_says_what_plain_python_says(tmp_path: Path, variant: str, window: int | None) -> None:
+def test_hash_says_what_plain_python_says(tmp_path: Path, variant: str, window: int | None, *, recurrent: bool) -> None:
     prompts = random_prompts()
     requests = [generate(str(i), prompt, NUM_TOKENS) for i, prompt in enumerate(prompts)]
-    port = serve(write_folder(tmp_path, "CorymbHash", window), requests, VARIANTS[variant])
+    port = serve(write_folder(tmp_path, "CorymbHash", window, recurrent=recurrent), requests, VARIANTS[variant])
     said = [port.token_ids(str(i)) for i in range(len(prompts))]
-    assert said == [hashed(prompt, NUM_TOKENS, window) for prompt in prompts]
+    assert said == [hashed(prompt, NUM_TOKENS, window, recurrent=recurrent) for prompt in prompts]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

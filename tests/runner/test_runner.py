@@ -14,6 +14,7 @@ from corymb.kernels.attention import AttentionSpec
 from corymb.models.builtin import HashModel, TapeModel, UniformModel
 from corymb.models.model import Batch
 from corymb.models.runner import CpuRunner
+from corymb.models.states import StateSpec
 from corymb.scheduler.messages import Sampling
 from corymb.scheduler.plan import Opened, StepPlan
 
@@ -26,6 +27,7 @@ class PoisonModel:
 
     vocab_size = 264
     attention_specs: Sequence[AttentionSpec] = ()
+    state_specs: Sequence[StateSpec] = ()
 
     def __init__(self, poison: int, value: float) -> None:
         self._poison = poison

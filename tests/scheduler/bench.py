@@ -12,10 +12,11 @@ from corymb.scheduler.loop import Loop
 from corymb.scheduler.messages import Finish, Generate, Logprob, LogprobOptions, Sampling, Stats
 from corymb.scheduler.scheduler import Scheduler
 
-from .simulation import SimulatedRunner, choose, fingerprint, weigh
+from .simulation import SimulatedRunner, choose, fingerprint, fold, weigh
 
 EOS = frozenset({ord("q")})
 VOCAB_SIZE = 128
+PLAIN = CacheConfig(num_full_tokens=2)
 
 
 class Mailbox:
@@ -97,7 +98,7 @@ class Bench:
 
     def check_exact(self, rid):
         """The request got what a naive server would have given it."""
-        expected = naive(self.sent[rid], self.cache.config.sliding_window)
+        expected = naive(self.sent[rid], self.cache.config)
         assert self.finish_of(rid) == expected.finish
         assert self.tokens(rid) == expected.token_ids
         self.check_beginning(rid)
@@ -105,7 +106,7 @@ class Bench:
     def check_beginning(self, rid):
         """What the request got so far is the beginning of what a naive server would have given it."""
         message, outputs = self.sent[rid], self.of(rid)
-        expected = naive(message, self.cache.config.sliding_window)
+        expected = naive(message, self.cache.config)
         token_ids = self.tokens(rid)
         assert token_ids == expected.token_ids[: len(token_ids)]
         first = outputs[0]
@@ -138,19 +139,19 @@ class Expected:
     finish: Finish | None = None
 
 
-def naive(message, window=0):
+def naive(message, config=PLAIN):
     prompt = np.frombuffer(message.prompt, np.int32).tolist()
     sampling, expected = message.sampling, Expected(finish=Finish("length"))
     if message.logprobs is not None and message.logprobs.prompt_from >= 0:
         first = message.logprobs.prompt_from
-        weights = {at: weight(prompt[:at], window) for at in range(max(first, 1), len(prompt))}
+        weights = {at: weight(prompt[:at], config) for at in range(max(first, 1), len(prompt))}
         expected.prompt_logprobs = [Logprob(prompt[at], -float(weights[at])) for at in weights]
         if first == 0:
             expected.prompt_logprobs.insert(0, Logprob(prompt[0], None))
     stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else EOS)
     outputs = expected.token_ids
     while len(outputs) < sampling.max_new_tokens:
-        now = weight(prompt + outputs, window)
+        now = weight(prompt + outputs, config)
         outputs.append(choose(now, sampling, outputs, EOS))
         expected.logprobs.append(Logprob(outputs[-1], -float(now)))
         if outputs[-1] in stops and len(outputs) > sampling.min_new_tokens:
@@ -159,10 +160,11 @@ def naive(message, window=0):
     return expected
 
 
-def weight(token_ids, window):
-    kept = fingerprint(token_ids)
+def weight(token_ids, config):
+    kept, window = fingerprint(token_ids), config.sliding_window
     start = max(len(kept) - window, 0)
-    return weigh(kept) + (weigh(kept[start:], start) if window else 0)
+    state = int(fold(0, kept)[-1]) if config.num_states else 0
+    return weigh(kept) + (weigh(kept[start:], start) if window else 0) + state
 
 
 def generate(rid, prompt=b"hello world", *, max_new=8, prompt_from=None, seed=0, salt=None, **fields):

@@ -33,6 +33,15 @@ def weigh(kept: Int64, first_position: int = 0) -> int:
     return int((np.arange(first_position + 1, first_position + 1 + len(kept)) * kept).sum() % PRIME)
 
 
+def fold(state: int, kept: Int64) -> Int64:
+    """A recurrent state after each of these tokens, from the one before them."""
+    states = np.empty(len(kept), np.int64)
+    for at, each in enumerate(kept.tolist()):
+        state = (state * 31 + each) % PRIME
+        states[at] = state
+    return states
+
+
 def choose(
     weight: int, sampling: Sampling, output_ids: Sequence[int], eos_ids: frozenset[int], allowed: Sequence[int] = ()
 ) -> int:
@@ -89,6 +98,8 @@ class SimulatedRunner:
         self._full = random.integers(1, PRIME, cache.num_full_tokens)
         self._sliding = random.integers(1, PRIME, max(cache.num_sliding_tokens, 1))
         self._map = np.zeros(cache.num_full_tokens, np.int32)
+        self._states = random.integers(1, PRIME, cache.num_states)
+        self._passed: dict[int, tuple[int, Int64]] = {}  # by row, states after its newest tokens, and how many before
         self._table = np.zeros((cache.num_rows, cache.context_length), np.int32)
         self._last_sampled = np.full(cache.num_rows, -1, np.int32)
         self._rows: dict[int, _Row] = {}
@@ -118,7 +129,10 @@ class SimulatedRunner:
         self._follow(plan)
         offsets = np.concatenate(([0], np.cumsum(plan.widths)))
         assert offsets[-1] == plan.num_tokens == len(plan.slots)
+        self._before(plan)
         self._store(plan, offsets)
+        if plan.states is not None:
+            self._states[plan.states.after_to] = self._states[plan.states.after_from]
         token_ids, sampled = [], Sampled(np.empty(0, np.int32), plan.samples.astype(np.int32), 0.0)
         for index, row in enumerate(plan.rows.tolist()):
             self._score_prompt(plan, index, sampled)
@@ -142,6 +156,18 @@ class SimulatedRunner:
         if plan.sliding is not None:
             self._map[plan.sliding.full] = plan.sliding.sliding
 
+    def _before(self, plan: StepPlan) -> None:
+        states = plan.states
+        assert (states is None) == (len(self._states) == 0)
+        if states is not None:
+            written = np.concatenate((states.zero, states.before_to))
+            assert len(set(states.slots.tolist())) == plan.num_rows, "two rows work in one state"
+            assert (states.slots > 0).all(), "a row works in the padding state"
+            assert set(written.tolist()) <= set(states.slots.tolist()), "a state of nobody in this step is written"
+            assert len(set(written.tolist())) == len(written), "a state is written twice"
+            self._states[states.zero] = 0
+            self._states[states.before_to] = self._states[states.before_from]
+
     def _store(self, plan: StepPlan, offsets: Int64) -> None:
         assert len(np.unique(plan.slots)) == len(plan.slots), "two tokens share a slot"
         assert (plan.slots > 0).all(), "slot 0 is padding"
@@ -150,6 +176,8 @@ class SimulatedRunner:
         relayed = token_ids[firsts] == LAST_SAMPLED
         token_ids[firsts[relayed]] = self._last_sampled[plan.rows[relayed]]
         assert (token_ids >= 0).all(), "a row has no last token to continue from"
+        if plan.states is not None:
+            self._fold(plan, token_ids, offsets)
         rows = np.repeat(plan.rows, plan.widths)
         positions = np.arange(len(rows)) - np.repeat(firsts - plan.starts, plan.widths)
         self._table[rows, positions] = plan.slots
@@ -159,6 +187,14 @@ class SimulatedRunner:
             assert (twins > 0).all(), "a new token has no sliding slot"
             self._sliding[twins] = fingerprint(token_ids)
 
+    def _fold(self, plan: StepPlan, token_ids: Int32, offsets: Int64) -> None:
+        assert plan.states is not None
+        for index, (row, slot) in enumerate(zip(plan.rows.tolist(), plan.states.slots.tolist(), strict=True)):
+            new = fingerprint(token_ids[offsets[index] : offsets[index + 1]])
+            passed = fold(int(self._states[slot]), new)
+            self._states[slot] = passed[-1]
+            self._passed[row] = (int(plan.starts[index]), passed)
+
     def _weight(self, row: int, length: int) -> int:
         slots = self._table[row, :length]
         weight = weigh(self._full[slots])
@@ -167,6 +203,9 @@ class SimulatedRunner:
             twins = self._map[slots[start:]]
             assert (twins > 0).all(), "a token inside the window has no sliding slot"
             weight += weigh(self._sliding[twins], start)
+        if len(self._states):
+            before, passed = self._passed[row]
+            weight += int(passed[length - 1 - before])
         return weight
 
     def _score_prompt(self, plan: StepPlan, index: int, sampled: Sampled) -> None:

@@ -1,5 +1,7 @@
 """Random messages against random schedulers: every request is answered once, exactly, and gives everything back."""
 
+import math
+
 import msgspec
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
@@ -31,6 +33,14 @@ def options(draw):
     }
     if window:
         cache |= {"sliding_window": window, "num_sliding_tokens": draw(st.sampled_from([6, 7, 10, 40])) * 16}
+    if draw(st.sampled_from([False, True])):
+        grid = draw(st.sampled_from([1, 4]))
+        cache |= {
+            "num_states": draw(st.sampled_from([3, 4, 6, 40])),
+            "state_grid": grid,
+            "state_interval": math.lcm(page, grid) * draw(st.sampled_from([1, 3])),
+            "max_states_per_path": draw(st.sampled_from([None, None, 1, 3])),
+        }
     orders = ["fcfs", "lof", "random", "routing-key", "lpm", "dfs-weight", "hrrn"]
     chunk, prefill = draw(st.sampled_from([None, 1, 7, 16, 32, 2048])), draw(st.sampled_from([10, 64, 16384]))
     # One token a retraction, each after a prefill of one token a step, would be right but take for ever.

@@ -224,7 +224,7 @@ def test_dfs_weight_equals_its_definition(seed):
 
 
 def beginnings(*texts, least=4, page_size=1, salts=None):
-    known = Beginnings(least=least, page_size=page_size)
+    known = Beginnings(least=least, step=page_size)
     for key in keys(*texts, salts=salts):
         known.add(key)
     return known

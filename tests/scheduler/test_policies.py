@@ -3,8 +3,8 @@
 import pytest
 
 from corymb.scheduler.admission import Ask, Budget, Free, Stop, survives
+from corymb.scheduler.cuts import Cuts
 from corymb.scheduler.finishing import finish_after
-from corymb.scheduler.intake import narrower
 from corymb.scheduler.preemption import Occupant, preempt
 from corymb.scheduler.ratio import NewTokenRatio
 from corymb.scheduler.request import request_from
@@ -15,8 +15,12 @@ from .bench import EOS, generate
 PLENTY = Free(100_000, 1 << 60)
 
 
+def cuts(page, grid=None, interval=None):
+    return Cuts(page, grid or page, interval or grid or page)
+
+
 def budget(*, page=1, chunk=64, prefill=16384, **more):
-    return Budget(page_size=page, chunk=chunk, prefill=prefill, **more)
+    return Budget(cuts=cuts(page), chunk=chunk, prefill=prefill, **more)
 
 
 def admit(spent, extend, room=0, free=PLENTY, *, start=0, alone=False):
@@ -139,7 +143,7 @@ def test_requests_that_end_early_make_room_for_those_that_go_on():
     [(0, 64, 1, 32), (16, 64, 16, 32), (0, 17, 16, 16), (0, 16, 16, 0), (0, 1, 1, 0), (32, 5, 16, 0), (0, 3, 1, 1)],
 )
 def test_a_chunk_that_must_shrink_halves_and_ends_a_page(start, width, page, expected):
-    assert narrower(start, width, page) == expected
+    assert cuts(page).narrower(start, width) == expected
 
 
 # ── ratio ──

@@ -1,0 +1,61 @@
+"""Families whose caches hold more than keys and values, or whose tokens part ways: scheduler, cache and runner say what
+transformers says, whatever is cached and however prompts are cut."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from by_loop import serve_rounds
+from test_families import CASES, greedy, make_reference, random_prompt
+
+from corymb.scheduler.messages import Generate, Sampling
+
+FAMILIES = (
+    "mixtral, sliding",
+    "qwen3 moe, partly dense",
+    "gpt-oss",
+    "deepseek v3",
+    "deepseek v3.2",
+    "glm moe dsa, shared index",
+)
+VARIANTS: dict[str, dict[str, object]] = {
+    "whole prompts": {},
+    "chunks, mixed": {"chunked_prefill_size": 7, "enable_mixed_chunk": True},
+    "chunks, no prefix cache": {"chunked_prefill_size": 16, "enable_prefix_cache": False},
+    "pages, retraction": {"page_size": 4, "test_retract_interval": 3},
+    "small pool": {"max_total_tokens": 160},
+}
+NUM_OUTPUTS = 12  # as `greedy` makes
+WINDOW = 24  # of the sliding ones; others choose 24 keys
+
+
+def prompts() -> list[list[int]]:
+    """Some share a prefix that is shorter than a window, some one that is longer."""
+    stem = random_prompt(100, 60)
+    return [stem[:10], stem[:10] + random_prompt(1, 30), stem, stem + random_prompt(2, 5), [*stem[:40], 5, 6]]
+
+
+def generate(rid: str, token_ids: list[int]) -> Generate:
+    sampling = Sampling(max_new_tokens=NUM_OUTPUTS, temperature=0.0, ignore_eos=True)
+    return Generate(rid=rid, prompt=np.array(token_ids, np.int32).tobytes(), sampling=sampling)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]]]:
+    """A model's folder, and what transformers answers."""
+    folder = tmp_path_factory.mktemp("family")
+    reference = make_reference(*CASES[request.param])
+    reference.save_pretrained(folder)
+    return folder, [greedy(reference, prompt).outputs for prompt in prompts()]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_served_tokens_are_those_of_transformers(family: tuple[Path, list[list[int]]], variant: str) -> None:
+    folder, expected = family
+    requests = [generate(str(number), prompt) for number, prompt in enumerate(prompts())]
+    options = {"dtype": "float32", "max_running_requests": 4, **VARIANTS[variant]}
+    first, second = serve_rounds(folder, [requests, requests], options)
+    for port in (first, second):
+        assert [port.token_ids(str(number)) for number in range(len(requests))] == expected
+    cached = second.stats.num_cached_tokens - first.stats.num_cached_tokens
+    assert (cached > 0) == (VARIANTS[variant].get("enable_prefix_cache", True))

@@ -1,0 +1,162 @@
+"""Sliding windows and recurrent states under a whole scheduler: conversations say what plain Python says, whatever
+becomes of the memory that they left behind."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from by_loop import FakePort, serve_rounds
+
+from corymb.cache.cache import Cache
+from corymb.models.toy_folders import TOYS, write_toy
+from corymb.scheduler.messages import Abort, Generate, Sampling, ToScheduler
+
+MODELS = ["hash-sliding", "hash-recurrent", "hash-hybrid"]
+WINDOW = TOYS["corymb/hash-sliding"]["sliding_window"]
+NUM_TOKENS = 24
+EVERYTHING = 1 << 30
+VARIANTS: dict[str, dict[str, object]] = {
+    "plain": {"state_interval": 16},
+    "pages of 4": {"page_size": 4, "state_interval": 16},
+    "pages of 64": {"page_size": 64, "state_interval": 64},
+    "chunks of 7": {"chunked_prefill_size": 7, "state_interval": 5},
+    "chunks beside running rows": {"chunked_prefill_size": 32, "enable_mixed_chunk": True, "state_interval": 16},
+    "whole prompts": {"chunked_prefill_size": None},
+    "no overlap": {"overlap_depth": 0, "state_interval": 3},
+    "retraction every 3 steps": {"test_retract_interval": 3, "state_interval": 16},
+    "little memory": {"max_total_tokens": 600, "sliding_ratio": 0.3, "max_states": 7, "state_interval": 16},
+    "little memory in pages": {"max_total_tokens": 768, "page_size": 16, "max_states": 5, "state_interval": 16},
+    "a state a conversation": {"max_states_per_path": 1, "state_interval": 4},
+    "longest prefix first": {"schedule_policy": "lpm", "state_interval": 16},
+    "every hit missed": {"test_force_cache_miss": True},
+}
+
+
+def says(prompt: bytes, num_tokens: int, model: str) -> bytes:
+    """What the model says, in plain Python."""
+    token_ids = list(prompt)
+    state = total = 0
+    kept: list[int] = []
+    for position in range(len(prompt) + num_tokens):
+        if position == len(token_ids):
+            window = sum(kept[-WINDOW:]) if model != "hash-recurrent" else 0
+            added = state if model != "hash-sliding" else 0
+            token_ids.append(97 + ((total + window + added) % 65521 >> 5) % 26)
+        stored = token_ids[position] * 40503 % 65521
+        kept.append((position + 1) * stored)
+        total, state = total + kept[-1], (31 * state + stored) % 65521
+    return bytes(token_ids[len(prompt) :])
+
+
+def conversations(model: str, *, num_turns: int = 3) -> Iterator[list[bytes]]:
+    """Prompts of one turn after another: each goes on from what was said before, some from only a part of it."""
+    chooser = random.Random(7)
+    system = b"be brief and kind, " * 3
+    prompts = [system[: chooser.randint(5, 57)] + f"question {i}: ".encode() for i in range(8)] + [b"x"] * 2
+    for _ in range(num_turns):
+        yield prompts
+        prompts = [prompt + says(prompt, NUM_TOKENS, model) for prompt in prompts]
+        prompts = [prompt[: len(prompt) - i * 5 % 20] + f" and {i}? ".encode() for i, prompt in enumerate(prompts)]
+
+
+def ask(rid: str, prompt: bytes, num_tokens: int = NUM_TOKENS) -> Generate:
+    token_ids = np.frombuffer(prompt, np.uint8).astype(np.int32)
+    return Generate(rid, token_ids.tobytes(), Sampling(max_new_tokens=num_tokens, temperature=0.0))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    def folder(model: str) -> Path:
+        path = tmp_path_factory.mktemp(model)
+        write_toy(f"corymb/{model}", path)
+        config = json.loads((path / "config.json").read_text()) | {"max_position_embeddings": 512}
+        (path / "config.json").write_text(json.dumps(config))
+        return path
+
+    return folder
+
+
+def talk(
+    folder: Path, model: str, variant: dict[str, object], after_step: Callable[[Cache], None] = lambda _: None
+) -> list[FakePort]:
+    """Holds all conversations, one turn of all at a time, and checks every answer."""
+    turns = list(conversations(model))
+    rounds = [[ask(str(i), prompt) for i, prompt in enumerate(prompts)] for prompts in turns]
+    ports = serve_rounds(folder, rounds, {"max_total_tokens": 4096} | variant, after_step=after_step)
+    for prompts, port in zip(turns, ports, strict=True):
+        said = [bytes(port.token_ids(str(i))) for i in range(len(prompts))]
+        assert said == [says(prompt, NUM_TOKENS, model) for prompt in prompts]
+    return ports
+
+
+def cached(port: FakePort) -> list[int]:
+    return [port.outputs[rid][0].num_cached_tokens for rid in sorted(port.outputs, key=int)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_conversations_are_exact(folders: Callable[[str], Path], variant: str, model: str) -> None:
+    talk(folders(model), model, VARIANTS[variant])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_conversations_go_on_from_what_they_left(folders: Callable[[str], Path], model: str) -> None:
+    _, *later = talk(folders(model), model, {"state_interval": 4})
+    turns = list(conversations(model))[1:]
+    for prompts, port in zip(turns, later, strict=True):
+        # Every fourth goes on from the very end of what was said.
+        for hit, prompt in list(zip(cached(port), prompts, strict=True))[::4]:
+            assert hit >= len(prompt) - len(" and 0? ") - 1, "a conversation was computed again"
+
+
+@pytest.mark.parametrize(
+    ("model", "component"),
+    [
+        ("hash-sliding", "full"),
+        ("hash-sliding", "sliding"),
+        ("hash-recurrent", "full"),
+        ("hash-recurrent", "recurrent"),
+        ("hash-hybrid", "full"),
+        ("hash-hybrid", "sliding"),
+        ("hash-hybrid", "recurrent"),
+    ],
+)
+@pytest.mark.parametrize("interval", [1, 5])
+def test_losing_one_kind_of_memory_alone_changes_no_answer(
+    folders: Callable[[str], Path], model: str, component: str, interval: int
+) -> None:
+    num_steps = 0
+
+    def evict(cache: Cache) -> None:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps % interval == 0:
+            cache.execute(cache.tree.evict({component: EVERYTHING}))
+            cache.check()
+
+    talk(folders(model), model, {"state_interval": 4, "chunked_prefill_size": 32}, evict)
+    assert num_steps > 50
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_aborted_requests_leave_nothing_wrong_behind(
+    folders: Callable[[str], Path], model: str, page_size: int
+) -> None:
+    """Some are cut off while they wait, compute or decode; what they leave is found by others."""
+    turns = list(conversations(model))
+    rounds: list[list[ToScheduler]] = []
+    for prompts in turns:
+        messages: list[ToScheduler] = []
+        for i, prompt in enumerate(prompts):
+            messages += [ask(f"{i} cut", prompt, 100), ask(str(i), prompt), Abort(f"{max(i - 2, 0)} cut")]
+        rounds.append([*messages, *(Abort(f"{i} cut") for i in range(len(prompts)))])
+    options: dict[str, object] = {"max_total_tokens": 4096, "page_size": page_size, "state_interval": 4}
+    for prompts, port in zip(turns, serve_rounds(folders(model), rounds, options), strict=True):
+        for i, prompt in enumerate(prompts):
+            expected = says(prompt, 100, model)
+            assert bytes(port.token_ids(str(i))) == expected[:NUM_TOKENS]
+            assert expected.startswith(bytes(port.token_ids(f"{i} cut")))
