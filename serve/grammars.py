@@ -3,8 +3,7 @@
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from corymb.scheduler.messages import Grammar
 from corymb.serve.errors import ApiError, invalid, shown
@@ -20,16 +19,6 @@ MAX_TEXT_CHARS = 64 << 10  # of a pattern or of rules
 
 Json = Mapping[str, Any]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class CallSyntax:
-    """How a model's family writes a tool call: `begin` with {name} in it, the arguments, `end`."""
-
-    trigger: str  # the text that can only open a call; every `begin` starts with it
-    begin: str
-    end: str
-    style: Literal["json", "qwen_xml", "glm_xml", "deepseek_xml"] = "json"  # of the arguments
 
 
 def from_response_format(param: str, value: object) -> Grammar | None:
@@ -66,20 +55,6 @@ def from_structural_tag(param: str, tag: object) -> Grammar:
     return Grammar("structural_tag", _checked(param, lambda: tag_text(parsed)))
 
 
-def from_tools(functions: Mapping[str, Json | bool], syntax: CallSyntax, *, required: bool, parallel: bool) -> Grammar:
-    """Calls of `functions` (name to schema of the arguments), in the model's own syntax. `required`: nothing else may
-    be said; otherwise text may stand before and between calls. Not `parallel`: one call ends the answer."""
-    tags = [_call_tag(name, schema, syntax) for name, schema in functions.items()]
-    calls = {
-        "type": "triggered_tags",
-        "triggers": [syntax.trigger],
-        "tags": tags,
-        "at_least_one": required,
-        "stop_after_first": not parallel,
-    }
-    return from_structural_tag("tools", {"type": "structural_tag", "format": calls})
-
-
 def from_regex(param: str, pattern: object) -> Grammar:
     """A regular expression for the whole answer. Raises ApiError."""
     text = _text(param, pattern)
@@ -113,11 +88,6 @@ def _named_schema(param: str, value: Json) -> object:
     if not isinstance(named, dict) or "schema" not in named:
         raise invalid(param, 'of type json_schema must hold {"json_schema": {"name": …, "schema": {…}}}.')
     return named["schema"]
-
-
-def _call_tag(name: str, schema: Json | bool, syntax: CallSyntax) -> dict[str, Any]:
-    content = {"type": "json_schema", "json_schema": schema, "style": syntax.style}
-    return {"type": "tag", "begin": syntax.begin.replace("{name}", name), "content": content, "end": syntax.end}
 
 
 def _text(param: str, value: object) -> str:

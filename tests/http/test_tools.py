@@ -1,6 +1,7 @@
 """Tool calls and reasoning over HTTP, with the official client, on a model that says what it is told to."""
 
 import json
+import socket
 
 import openai
 import pytest
@@ -178,12 +179,17 @@ def test_a_conversation_with_calls_and_results_reaches_the_prompt(server) -> Non
         assert "null" not in prompt
 
 
-def test_images_are_refused_in_one_sentence(server) -> None:
-    image = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}
-    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]}]}
-    response = post(server, "/v1/chat/completions", body)
-    assert response.status_code == 400
-    assert "this server takes text only" in response.json()["error"]["message"]
+def test_images_are_refused_in_one_sentence_and_not_fetched(server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.png"
+        content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+        response = post(server, "/v1/chat/completions", {"messages": [{"role": "user", "content": content}]})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "messages"
+        assert "this server takes text only" in response.json()["error"]["message"]
+        with pytest.raises(BlockingIOError):
+            listener.accept()
 
 
 def test_texts_from_elsewhere_are_read(server) -> None:
