@@ -114,6 +114,7 @@ class OutputParsers:
         self._tokenizer = tokenizer
         self.reasoning_end_ids = self._ids(self._thinking.closing if self._thinking is not None else "")
         self.short_ids = self.syntax is not None and self.syntax.ids == "short"  # of calls in the history too
+        self._shown: dict[tuple[str, ...], tuple[int, ...]] = {}
         spelling = tokenizer.spelling
         self._specials = {spelling[token_id].decode("utf-8", "replace"): token_id for token_id in spelling.specials}
 
@@ -142,8 +143,11 @@ class OutputParsers:
 
     def shown_specials(self, reading: Reading) -> tuple[int, ...]:
         """The special tokens that its marks are made of."""
-        marks = reading.marks
-        return tuple(sorted(i for name, i in self._specials.items() if name and any(name in mark for mark in marks)))
+        marks = tuple(reading.marks)
+        if marks not in self._shown:  # tokenizers can have a thousand special tokens; sets of marks are few
+            found = (i for name, i in self._specials.items() if name and any(name in mark for mark in marks))
+            self._shown[marks] = tuple(sorted(found))
+        return self._shown[marks]
 
 
 def is_opened(prompt: str, thinking: Thinking) -> bool:
