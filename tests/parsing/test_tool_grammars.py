@@ -24,7 +24,7 @@ CITY = {
     "additionalProperties": False,
 }
 NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-PARSERS = sorted({id(syntax): name for name, syntax in TOOL_SYNTAXES.items()}.values())
+PARSERS = sorted({syntax: name for name, syntax in TOOL_SYNTAXES.items()}.values())
 BY_NAME = pytest.mark.parametrize("parser", PARSERS)
 
 
@@ -110,7 +110,7 @@ def reading(parser: str, wanted: ToolUse, answer: Grammar | None = None) -> Read
 
 def every_mark(parser: str) -> list[str]:
     """What a grammar of the family spells, too."""
-    form = FORMS[id(TOOL_SYNTAXES[parser])]
+    form = FORMS[TOOL_SYNTAXES[parser]]
     begins = [form.begin.replace("{name}", name) for name in ("get_weather", "now")]
     return [*TOOL_SYNTAXES[parser].marks, *begins, form.before, form.after, form.separator, form.end]
 
@@ -144,7 +144,7 @@ def test_calls_in_text_keep_their_schemas_where_functions_are_strict(parser: str
         return
     made = grammar(parser, wanted)
     assert made is not None
-    trigger = FORMS[id(TOOL_SYNTAXES[parser])].trigger
+    trigger = FORMS[TOOL_SYNTAXES[parser]].trigger
 
     for seed in range(4):
         said = read(reading(parser, wanted), walk(made, every_mark(parser), seed, first=trigger))
@@ -200,4 +200,4 @@ def test_harmony_thinks_in_a_message_of_its_own() -> None:
 
 
 def test_every_format_has_a_form() -> None:
-    assert {id(syntax) for syntax in (*TOOL_SYNTAXES.values(), QWEN3_CODER_EXACT)} == set(FORMS)
+    assert {*TOOL_SYNTAXES.values(), QWEN3_CODER_EXACT} == set(FORMS)
