@@ -81,6 +81,7 @@ class Built:
     vocab_size: int
     context_length: int
     eos_ids: frozenset[int]
+    can_embed: bool  # it has hidden states to pool
     max_total_num_tokens: int  # that requests can use
     weights_bytes: int
     pools_bytes: int
@@ -139,6 +140,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         vocab_size=model.vocab_size,
         context_length=context_length,
         eos_ids=blueprint.config.eos_ids,
+        can_embed=blueprint.config.decoder is not None,
         max_total_num_tokens=sizes.num_full_tokens,
         weights_bytes=blueprint.weights_bytes,
         pools_bytes=sizes.size_bytes,

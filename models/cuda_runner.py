@@ -18,6 +18,7 @@ from corymb.models.execution import UNUSABLE, among
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
 from corymb.models.model import Batch
 from corymb.models.placement import Place
+from corymb.models.pooling import Pooled, pool
 from corymb.models.sampler import Turn
 from corymb.models.settings import Needs
 from corymb.scheduler.messages import Logprob
@@ -34,6 +35,7 @@ class Forwarded:
     index: Index  # [N], the plan's rows that sample
     logits: Tensor | None  # float32 [N, V]; None where the tokens are chosen already
     prompt_scores: Sequence[Scores] = ()
+    pooled: Pooled | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,13 @@ class Reported:
     places: Index  # [N] of the rows that sample, in the tokens that the step reports
     scores: Scores | None = None
     prompt_scores: Sequence[Scores] = field(default_factory=tuple)
+    pooled: Pooled | None = None
 
     def on_host(self) -> "Reported":
         """Queues copies of the scores to the host."""
         scores = None if self.scores is None else self.scores.on_host()
-        return Reported(self.places, scores, [one.on_host() for one in self.prompt_scores])
+        pooled = None if self.pooled is None else self.pooled.on_host()
+        return Reported(self.places, scores, [one.on_host() for one in self.prompt_scores], pooled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class CudaStep:
             forward_s=returned.done.seconds_since(self._begun),
             logprobs=entries(reported.scores) if reported.scores else {},
             prompt_logprobs=prompt_entries,
+            embeddings=reported.pooled.read() if reported.pooled else {},
             errors=dict.fromkeys(sorted(failed), UNUSABLE),
         )
 
@@ -155,12 +160,14 @@ class CudaRunner:
         if forwarded.logits is None:
             return Reported(index, None, prompts)
         scores = self._sample(forwarded.logits, plan, index, masks)
-        return Reported(np.arange(len(index)), scores, prompts)
+        return Reported(np.arange(len(index)), scores, prompts, forwarded.pooled)
 
     def _tier(self, plan: StepPlan) -> int | None:
         """Graphs compute steps of one-token rows, all of whose logits are wanted."""
         if plan.num_rows != plan.num_tokens or plan.prompt_logprobs_from is not None:
             return None
+        if (self.parts.sampler.settings.needs[plan.rows] & Needs.EMBEDDING).any():
+            return None  # graphs keep no hidden states
         return self._graphs.fit(plan.num_tokens)
 
     def _decode(self, plan: StepPlan, tier: int) -> Forwarded:
@@ -196,7 +203,8 @@ class CudaRunner:
         if not len(index):
             return Forwarded(index, None, prompts)
         chosen = hidden if len(hidden) == len(index) else hidden[last]
-        return Forwarded(index, parts.model.logits(chosen), prompts)
+        pooled = pool(chosen, index, parts.sampler.settings.needs[plan.rows[index]], self._place)
+        return Forwarded(index, parts.model.logits(chosen), prompts, pooled)
 
     def _sample(self, logits: Tensor, plan: StepPlan, index: Index, masks: Masks | None) -> Scores | None:
         """Chooses the tokens of the plan's rows at `index` [N] from their logits [N, V]."""

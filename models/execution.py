@@ -16,8 +16,9 @@ from corymb.models.batch import build_layout, gather_tokens
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
 from corymb.models.model import Batch, Model
 from corymb.models.placement import Place
+from corymb.models.pooling import Pooled, pool
 from corymb.models.rows import Rows
-from corymb.models.sampler import Sampler, Turn
+from corymb.models.sampler import Index, Sampler, Turn
 from corymb.models.settings import Needs
 from corymb.models.states import StatePools
 from corymb.scheduler.messages import Logprob
@@ -39,6 +40,7 @@ class DeviceSamples:
     choice: Choice | None  # of the rows that sample, in order; None where none does
     scores: Scores | None
     prompt_scores: Sequence[Scores]
+    pooled: Pooled | None
     forward_s: float
 
     def read(self) -> Sampled:
@@ -54,6 +56,7 @@ class DeviceSamples:
             forward_s=self.forward_s,
             logprobs=entries(self.scores) if self.scores else {},
             prompt_logprobs=prompt_entries,
+            embeddings=self.pooled.read() if self.pooled else {},
             errors=dict.fromkeys(sorted(self._unusable()), UNUSABLE),
         )
 
@@ -97,10 +100,13 @@ class Execution:
         batch = self._batch(plan)
         self._attention.plan(batch.layout)
         hidden = self._forward(batch, plan)
-        choice, scores = self._sample(hidden, plan, masks)
+        index = np.flatnonzero(plan.samples)
+        last = _last_of_rows(hidden, plan, self._place(index))
+        pooled = pool(last, index, self._sampler.settings.needs[plan.rows[index]], self._place)
+        choice, scores = self._sample(last, plan, index, masks)
         found = prompt_logprobs.find(plan, self._rows, self._sampler.settings)
         prompt_scores = prompt_logprobs.score_prompts(hidden, found, self._model.logits, self._place) if found else []
-        return DeviceSamples(plan.samples, choice, scores, prompt_scores, time.perf_counter() - started_s)
+        return DeviceSamples(plan.samples, choice, scores, prompt_scores, pooled, time.perf_counter() - started_s)
 
     def _forward(self, batch: Batch, plan: StepPlan) -> Tensor:
         if self._states is None:
@@ -124,14 +130,14 @@ class Execution:
         )
 
     def _sample(
-        self, hidden: Tensor, plan: StepPlan, masks: Callable[[], Masks]
+        self, hidden: Tensor, plan: StepPlan, index: Index, masks: Callable[[], Masks]
     ) -> tuple[Choice | None, Scores | None]:
-        """Chooses the next token of the rows that sample, and remembers it for the next step."""
-        index = np.flatnonzero(plan.samples)
+        """Chooses the next token of the plan's rows at `index`, from their hidden states, and remembers it for the next
+        step."""
         if not len(index):
             return None, None
         rows = plan.rows[index]
-        logits = self._model.logits(_last_of_rows(hidden, plan, self._place(index)))
+        logits = self._model.logits(hidden)
         wanted = np.flatnonzero(self._sampler.settings.needs[rows] & Needs.LOGPROBS)
         # Before choosing: it changes the logits.
         logprobs = log_probabilities(logits[self._place(wanted)]) if len(wanted) else None

@@ -39,7 +39,7 @@ class Sampler:
 
     def open(self, opened: Opened) -> None:
         """A request took a row."""
-        self.settings.open(opened.row, opened.sampling, opened.logprobs)
+        self.settings.open(opened.row, opened.sampling, opened.logprobs, embeds=opened.embeds)
         if self.settings.needs[opened.row] & Needs.PENALTIES:
             self._said.open(opened.row, opened.prompt_ids, opened.output_ids)
 
@@ -49,7 +49,7 @@ class Sampler:
         needs = self.settings.required(rows, turn.num_outputs)
         if masks is not None:
             needs[masks.index] &= ~np.uint8(Needs.MINIMUM)  # their masks know of it
-        if masks is None and not (needs & ~np.uint8(Needs.LOGPROBS)).any():
+        if masks is None and not (needs & ~np.uint8(Needs.LOGPROBS | Needs.EMBEDDING)).any():
             return self._sampling.greedy(logits)
         penalized = np.flatnonzero(needs & Needs.PENALTIES)
         self._edit(logits, rows, needs)

@@ -21,6 +21,7 @@ class Needs(enum.IntFlag):
     RANDOM = 8
     FILTERS = 16  # top-k or top-p
     LOGPROBS = 32
+    EMBEDDING = 64
 
 
 class Settings:
@@ -41,9 +42,9 @@ class Settings:
         self.ending_ids: dict[int, NDArray[np.int64]] = {}
         self.logprobs: dict[int, LogprobOptions] = {}
 
-    def open(self, row: int, sampling: Sampling, logprobs: LogprobOptions | None) -> None:
+    def open(self, row: int, sampling: Sampling, logprobs: LogprobOptions | None, *, embeds: bool = False) -> None:
         """A request took the row."""
-        self.needs[row] = needs_of(sampling, logprobs)
+        self.needs[row] = needs_of(sampling, logprobs) | (Needs.EMBEDDING if embeds else 0)
         self.temperature[row] = sampling.temperature
         self.top_k[row] = sampling.top_k
         self.top_p[row] = sampling.top_p

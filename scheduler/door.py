@@ -24,6 +24,7 @@ class Limits:
     vocab_size: int
     context_length: int
     eos_ids: frozenset[int]
+    can_embed: bool = False  # the model has hidden states
 
 
 class Refusal(Exception):
@@ -48,6 +49,7 @@ def check(
         _check_grammar(message.sampling.grammar, limits.vocab_size, known=knows_grammar)
         _check_thinking(message.sampling.thinking, limits.vocab_size)
         _check_text(message.text, limits.vocab_size)
+        _check_embed(message, limits)
         if message.logprobs is not None:
             _check_logprobs(message.logprobs, limits.vocab_size, len(prompt_ids))
     except Refusal as refusal:
@@ -99,6 +101,12 @@ def _check_room(num_prompt: int, max_new: int, context_length: int, capacity: in
             "Please shorten the prompt.",
             code="kv_pool_too_small",
         )
+
+
+def _check_embed(message: Generate, limits: Limits) -> None:
+    if message.embed:
+        _require(limits.can_embed, "embed: this model has no hidden states")
+        _require(message.sampling.max_new_tokens == 1, "embed: max_new_tokens must be 1")
 
 
 def _within(low: float, high: float) -> Callable[[float], bool]:

@@ -187,6 +187,6 @@ class Intake:
             request, lease = each.request, each.lease
             self._ledger.seat(request, lease, now_s=now_s)
             outputs = np.array(request.output_ids, np.int32)
-            opened = Opened(lease.row, request.prompt_ids, outputs, request.sampling, request.logprobs)
+            opened = Opened(lease.row, request.prompt_ids, outputs, request.sampling, request.logprobs, request.embeds)
             pieces.append(Piece(request, lease.row, lease.num_cached, each.width, own, opened))
         return pieces

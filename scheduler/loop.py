@@ -84,7 +84,7 @@ class Loop:
         self._send()
 
     def _wait_s(self) -> float:
-        if self._scheduler.is_idle:
+        if self._scheduler.is_resting:
             return IDLE_WAIT_S
         return 0.0 if self._moved else STUCK_WAIT_S
 

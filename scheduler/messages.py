@@ -90,6 +90,7 @@ class Generate(Message, frozen=True):
     extra_key: str | None = None
     routing_key: str | None = None
     arrived_s: float = 0.0  # time.monotonic() at the HTTP edge; one clock for all processes of a host
+    embed: bool = False  # the hidden state of the prompt's last token is wanted; with max_new_tokens 1
 
 
 class Abort(Message, frozen=True):
@@ -99,12 +100,16 @@ class Abort(Message, frozen=True):
     stopped: bool = False
 
 
+Action = Literal["flush_cache", "picture_tree", "pause", "retract", "continue", "start_profile", "stop_profile"]
+
+
 class Control(Message, frozen=True):
     """An operator's order; answered by a `Reply` with the same id."""
 
     id: str
-    action: Literal["flush_cache", "picture_tree"]
-    max_nodes: int = 0  # of the picture
+    action: Action
+    num_steps: int = 0  # of start_profile: turns of the loop after which it stops by itself
+    max_nodes: int = 0  # of picture_tree
 
 
 class Learn(Message, frozen=True):
@@ -152,6 +157,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     logprobs: list[Logprob] | None = None  # one a token id
     prompt_logprobs: list[Logprob] | None = None  # on the first output only
     queue_s: float = 0.0  # on the first output only: arrival to first launch
+    embedding: bytes | None = None  # little-endian float32 of length 1, for Generate.embed
 
 
 class Step(Message, frozen=True):
@@ -184,6 +190,7 @@ class Text(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     logprobs: list[TextLogprob] | None = None
     prompt_logprobs: list[TextLogprob] | None = None
     queue_s: float = 0.0
+    embedding: bytes | None = None
 
 
 class Texts(Message, frozen=True):

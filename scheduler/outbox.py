@@ -32,8 +32,8 @@ class Outbox:
         request.answered = True
         queue_s = 0.0 if request.first_launch_s is None else max(request.first_launch_s - request.arrived_s, 0.0)
         scores = _prompt_logprobs(request)
-        first = Output(rid, token_ids, num_prompt, num_cached, finish, request.text, logprobs, scores, queue_s)
-        self._outputs.append(first)
+        told_once = (request.text, logprobs, scores, queue_s, request.embedding)
+        self._outputs.append(Output(rid, token_ids, num_prompt, num_cached, finish, *told_once))
 
     def refuse(self, message: Generate, finish: Finish) -> None:
         """Answers a request that never became one."""

@@ -29,6 +29,7 @@ class Opened:
     output_ids: Int32  # not empty when a retracted request comes back
     sampling: Sampling
     logprobs: LogprobOptions | None
+    embeds: bool = False  # the hidden state of its prompt's last token is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class Sampled:
     errors: dict[int, str] = field(
         default_factory=dict
     )  # by index: this row's logits are unusable (NaN); fail it alone
+    embeddings: dict[int, bytes] = field(default_factory=dict)  # by index; little-endian float32 of length 1
 
 
 class StepResult(Protocol):

@@ -7,7 +7,7 @@ from corymb.scheduler.door import Limits, check
 from corymb.scheduler.finishing import ABORTED, STOPPED, queue_full, queue_timeout
 from corymb.scheduler.following import Following
 from corymb.scheduler.ledger import Ledger
-from corymb.scheduler.messages import Abort, Forget, Generate, Learn, Reply, ToScheduler
+from corymb.scheduler.messages import Abort, Control, Forget, Generate, Learn, Reply, ToScheduler
 from corymb.scheduler.outbox import Outbox
 from corymb.scheduler.request import request_from
 from corymb.scheduler.tally import Tally
@@ -40,6 +40,7 @@ class Reception:
         self._capacity = ledger.cache.usage()["full"].total
         self._expiry_due_s = 0.0
         self._replies: list[Reply] = []
+        self.is_paused = False  # nothing is planned
 
     def receive(self, message: ToScheduler) -> None:
         """Takes one message."""
@@ -51,11 +52,8 @@ class Reception:
             self._following.learn(message)
         elif isinstance(message, Forget):
             self._following.forget(message.grammar)
-        elif message.action == "flush_cache":
-            self._replies.append(self._flush(message.id))
         else:
-            tree = self._ledger.cache.picture(message.max_nodes)
-            self._replies.append(Reply(message.id, True, tree=tree))
+            self._replies.append(self._obey(message))
 
     def take_replies(self) -> list[Reply]:
         """Replies since the last call."""
@@ -111,6 +109,32 @@ class Reception:
             return  # it ended while the message was on its way
         self._tally.num_aborted += not message.stopped
         self._ledger.end(request, STOPPED if message.stopped else ABORTED, keep=message.stopped)
+
+    def _obey(self, order: Control) -> Reply:
+        match order.action:
+            case "flush_cache":
+                return self._flush(order.id)
+            case "picture_tree":
+                return Reply(order.id, True, tree=self._ledger.cache.picture(order.max_nodes))
+            case "pause":
+                self.is_paused = True
+                return Reply(order.id, True, "Paused: what runs keeps its memory.")
+            case "retract":
+                self.is_paused = True
+                return Reply(order.id, True, f"Paused: {self._retract()} requests went back to the queue.")
+            case "continue":
+                self.is_paused = False
+                return Reply(order.id, True, "Goes on.")
+            case _:
+                return Reply(order.id, False, f"Nobody here can {order.action}.")
+
+    def _retract(self) -> int:
+        """Takes everybody's memory; the tree keeps what it has of them."""
+        seated = [*self._ledger.running, *([] if self._ledger.chunk is None else [self._ledger.chunk])]
+        for request in seated:
+            self._ledger.unseat(request)
+        self._tally.num_retractions += len(seated)
+        return len(seated)
 
     def _flush(self, reply_id: str) -> Reply:
         if self._ledger.cache.flush():

@@ -48,6 +48,7 @@ class Request:
     priority: int  # as the client gave it; 0 where it gave none
     urgency: int  # the greater, the sooner
     stop_ids: frozenset[int]  # tokens that end it: its own stop ids, and the model's EOS ids unless it ignores them
+    embeds: bool
     arrived_s: float
     processed_at_arrival: int  # tokens the scheduler had prefilled when it came; hrrn ages requests by this
     constraint: Constraint | None = None  # what its output must follow, advanced to its last output token
@@ -61,6 +62,7 @@ class Request:
     first_launch_s: float | None = None  # None until admitted for the first time
     answered: bool = False  # True once an Output was made for it
     prompt_logprobs: list[Logprob] = field(default_factory=list)  # collected so far, in order of position
+    embedding: bytes | None = None
 
     def __post_init__(self) -> None:
         """Prepares the key."""
@@ -128,6 +130,7 @@ def request_from(
         priority=priority,
         urgency=-priority if low_first else priority,
         stop_ids=eos | frozenset(sampling.stop_token_ids),
+        embeds=message.embed,
         arrived_s=min(message.arrived_s, now_s) if message.arrived_s > 0 else now_s,
         processed_at_arrival=processed,
         constraint=constraint,

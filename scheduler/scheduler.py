@@ -81,6 +81,11 @@ class Scheduler:
         """Whether no request is open and no result outstanding: nothing happens until a message comes."""
         return not self._ledger.live and not self._in_flight and not self._following.is_learning
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing happens until a message comes, though requests may be open: idle, or paused."""
+        return self.is_idle or (self._reception.is_paused and not self._in_flight)
+
     def receive(self, message: ToScheduler) -> None:
         """Takes one message. A request that is refused is answered at once."""
         self._reception.receive(message)
@@ -90,6 +95,8 @@ class Scheduler:
         started_s = time.perf_counter()
         self._reception.expire()
         self._share_prefilled()
+        if self._reception.is_paused:
+            return None
         if not self._ledger.num_seated:
             self._ratio.reset()
         parts, pieces = self._gather()

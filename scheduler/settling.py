@@ -36,6 +36,7 @@ class Settling:
             return
         if index in sampled.prompt_logprobs:
             request.prompt_logprobs += sampled.prompt_logprobs[index]
+        request.embedding = sampled.embeddings.get(index)
         if token_ids:
             self._extend(request, token_ids, index, sampled)
         elif request.sampling.max_new_tokens == 0 and _reaches_end(flight.plan, index, request):

@@ -5,24 +5,24 @@ Where to read, by what you look for:
     start-up     cli → flags, config (gpu_options) → listener → serving: prepare (the model without tensors; devices)
                  → children → main_process
     processes    main: supervisor, engine, stream, served_model · the scheduler's: scheduler_process → scheduling
-                 (garbage) · the detokenizer's: detokenizer_process → detokenizer, stops
+                 (garbage, profiling) · the detokenizer's: detokenizer_process → detokenizer, stops
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
                  → completions, chat_completions, responses (response_store), anthropic, ollama, native,
-                 text_routes, parse_routes, score, rerank, decisions (questions; all three: labels)
+                 text_routes, parse_routes, embeddings, score, rerank, decisions (questions; these three: labels)
                  → requests → fan → engine
     its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;
                  anthropic_fields, anthropic_content; ollama_fields
                  → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → chatting, asks
+    grammars     grammar_fields → grammars: schemas (schema_words, schema_joins, schema_objects, schema_arrays), ranges,
+                 strings, patterns, structural_tags → rules
+                 → grammar_store → compiler · a process of its own: compiler_process (compiling, vocabulary)
     what it asks answer_plan: tools, reasoning → tool_grammars, grammars; output_parser
     its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: responses_answer,
                  anthropic_answer, ollama_answer (json_arguments)
                  logprobs, usage, stream_usage, sse; errors, error_shapes
     its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes, recognition; marks,
                  json_reading, python_reading, values) → spoken → events
-    grammars     grammar_fields → grammars: schemas (schema_words, schema_joins, schema_objects, schema_arrays), ranges,
-                 strings, patterns, structural_tags → rules
-                 → grammar_store → compiler · a process of its own: compiler_process (compiling, vocabulary)
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
 
 The main and the detokenizer process never import torch.

@@ -55,13 +55,14 @@ class Part:
 class Choice:
     """What one choice has said so far."""
 
-    __slots__ = ("_early", "finish", "logprobs", "parts", "prompt_logprobs", "token_ids", "usage")
+    __slots__ = ("_early", "embedding", "finish", "logprobs", "parts", "prompt_logprobs", "token_ids", "usage")
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.token_ids: list[int] = []
         self.logprobs: list[TextLogprob] = []  # of all tokens
         self.prompt_logprobs: list[TextLogprob] = []
+        self.embedding: bytes | None = None
         self.finish: Finish | None = None
         self.usage: Counts | None = None
         self._early: list[TextLogprob] = []  # of the beginning of the first character
@@ -87,6 +88,7 @@ class Choice:
         self.token_ids += event.token_ids
         self.logprobs += event.logprobs
         self.prompt_logprobs += event.prompt_logprobs
+        self.embedding = event.embedding or self.embedding
         if event.text:
             part = self._part("content")
             part.pieces.append(event.text)

@@ -4,14 +4,14 @@ from typing import Any
 
 from corymb.serve.answer import encode
 from corymb.serve.anthropic_answer import AnthropicAnswer
-from corymb.serve.anthropic_fields import NAMES, chat_body, count_fields, message_fields
+from corymb.serve.anthropic_fields import MEMBERS, NAMES, chat_body, count_fields, message_fields
 from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.chatting import Chatting
 from corymb.serve.errors import invalid
 from corymb.serve.parts import Parts
-from corymb.serve.requests import generate, read_fields, read_model
+from corymb.serve.requests import generate, name_ignored_members, read_fields, read_model
 
 # Values that mean the same in both dialects once they are read.
 _SHARED = ("max_tokens", "temperature", "top_p", "top_k", "rid", "priority", "routing_key", "cache_salt", "extra_key")
@@ -48,5 +48,6 @@ class Anthropic:
     def _chat_values(self, values: dict[str, Any], call: Call) -> dict[str, Any]:
         thinks = bool(self._parts.parsers.reasoning_end_ids)
         chat = read_fields(self._chat_fields, chat_body(values, limits_thinking=thinks), call, names=NAMES)
+        name_ignored_members(call, values, MEMBERS | ({"thinking": ("type", "budget_tokens")} if thinks else {}))
         chat |= {name: values[name] for name in _SHARED if name in values}
         return chat | ({"stop": values["stop_sequences"]} if "stop_sequences" in values else {})

@@ -14,6 +14,12 @@ from corymb.serve.settings import HttpSettings
 # How clients call what is read as a field of chat completions.
 NAMES = {"parallel_tool_calls": "tool_choice", "chat_template_kwargs": "thinking", "max_thinking_tokens": "thinking",
          "response_format": "output_config", "reasoning_effort": "output_config"}  # fmt: skip
+# Members of object fields that are looked at; others are named as ignored.
+MEMBERS = {
+    "thinking": ("type",),
+    "tool_choice": ("type", "name", "disable_parallel_tool_use"),
+    "output_config": ("format", "effort"),
+}
 _MAX_TOOLS = 512
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 

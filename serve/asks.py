@@ -35,6 +35,7 @@ class Ask:
     logprobs: LogprobOptions | None
     n: int
     routing: Routing
+    embed: bool = False
     arrived_s: float = field(default_factory=time.monotonic)
 
     def choice_rids(self) -> list[str]:
@@ -64,6 +65,7 @@ def _generate(ask: Ask) -> Generate:
         cache_salt=routing.cache_salt,
         extra_key=routing.extra_key,
         routing_key=routing.routing_key,
+        embed=ask.embed,
         arrived_s=ask.arrived_s,
     )
 

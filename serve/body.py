@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from corymb.serve.errors import ApiError, invalid
 from corymb.serve.fields import is_finite
 from corymb.serve.settings import HttpSettings
 
+MAX_DEPTH = 256  # far below the limit of the JSON encoder: what was read can be written, with a few levels around it
 _LENIENT_MAX_BYTES = 1 << 20
 _NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}")
 
@@ -34,7 +36,24 @@ def parse(body: bytes) -> dict[str, Any]:
         raise _explain(body) from None
     if not isinstance(value, dict):
         raise ApiError("invalid_json", "The body must be a JSON object.")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_too_deep(value):
+        raise ApiError("invalid_json", f"The body nests more than {MAX_DEPTH} lists and objects into each other.")
     return value
+
+
+def _is_too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for item in level for child in _children(item) if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _children(item: object) -> Iterable[object]:
+    if isinstance(item, dict):
+        return item.values()
+    return item if isinstance(item, list) else ()
 
 
 def _explain(body: bytes) -> ApiError:

@@ -32,21 +32,21 @@ class ChatAnswer:
 
     def spell(self, index: int, events: Sequence[Event]) -> bytes:
         """The role once, then what the choice says, then the reason of the finish once."""
-        chunks = [self._spell_one(index, event) for event in events]
+        spelled = b"".join([self._spell_one(index, event) for event in events])
         if index not in self._opened:
             self._opened.add(index)
-            chunks.insert(0, self._chunk(index, b'{"role":"assistant","content":""}'))
-        if self._stream_usage.always and not any(chunks):
-            chunks.append(self._chunk(index, b'{"content":""}'))
-        return b"".join(chunks)
+            return self._chunk(index, b'{"role":"assistant","content":""}') + spelled
+        if not spelled and self._stream_usage.always:
+            return self._chunk(index, b'{"content":""}')
+        return spelled
 
     def _spell_one(self, index: int, event: Event) -> bytes:
+        if isinstance(event, Content):  # first: nearly all are
+            if not event.text and not event.logprobs:
+                return b""
+            logprobs = encode(spell.chat(event.logprobs)) if event.logprobs else b"null"
+            return self._chunk(index, b'{"content":%b}' % encode(event.text), logprobs)
         match event:
-            case Content(text, logprobs):
-                if not text and not logprobs:
-                    return b""
-                spelled = encode(spell.chat(logprobs)) if logprobs else b"null"
-                return self._chunk(index, b'{"content":%b}' % encode(text), spelled)
             case Reasoning(text):
                 return self._chunk(index, b'{"reasoning_content":%b}' % encode(text))
             case ToolOpened(call, id, name):

@@ -56,7 +56,8 @@ class Chatting:
             n=values.get("n", 1),
             routing=routing(values),
         )
-        return Generation([ask], make_parser=plan.reading.parser if plan.reading.looks else None)
+        parser = plan.reading.parser if plan.reading.looks else None
+        return Generation([ask], make_parser=parser, reasoning_end_ids=self._parts.parsers.reasoning_end_ids)
 
     async def _encode(self, text: str) -> Rendered:
         (prompt,) = await encode_prompts("prompt", [text], self._encoder, add_special_tokens=True)

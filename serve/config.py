@@ -34,7 +34,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     model_path: str | None = None  # None: the demo model
     tokenizer_path: str | None = None  # None: the model's own
-    served_model_name: str | None = None
+    served_model_name: tuple[str, ...] = ()  # the first is the one that answers carry; none: from the model
     revision: str | None = None
     load_format: Literal["auto", "dummy"] = "auto"
     dtype: DType = "auto"
@@ -113,9 +113,14 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
         sections: dict[str, dict[str, object]] = msgspec.to_builtins(self.without_secrets())
         for section in sections.values():
             for name, value in section.items():
-                simple = value is None or isinstance(value, int | float | str)
-                values[name] = value if simple else str(value)  # type: ignore[assignment]
+                values[name] = _shown(value)
         return values
+
+
+def _shown(value: object) -> int | float | str | bool | None:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return value if value is None or isinstance(value, int | float | str) else str(value)
 
 
 def from_flags(flags: argparse.Namespace) -> ServeConfig:
@@ -164,7 +169,8 @@ _SECRET_VARIABLES = {API_KEY_VARIABLE, ADMIN_API_KEY_VARIABLE}
 def _model(flags: argparse.Namespace) -> ModelOptions:
     offline = flags.offline or os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     folder = Path(flags.cache_dir or os.environ.get(CACHE_VARIABLE) or _default_cache()).expanduser().resolve()
-    return _pick(ModelOptions, flags, cache_dir=str(folder), offline=offline)
+    names = tuple(dict.fromkeys(flags.served_model_name or ()))
+    return _pick(ModelOptions, flags, cache_dir=str(folder), offline=offline, served_model_name=names)
 
 
 def _default_cache() -> Path:

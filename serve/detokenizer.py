@@ -75,6 +75,7 @@ class Detokenizer:
             self._spelled(output.logprobs, num_tokens) if output.logprobs else None,
             self._spelled(output.prompt_logprobs, None) if output.prompt_logprobs else None,
             output.queue_s,
+            output.embedding,
         )
 
     def _spelled(self, logprobs: list[Logprob], limit: int | None) -> list[TextLogprob]:

@@ -11,6 +11,7 @@ import msgspec
 
 from corymb.scheduler.messages import (
     Abort,
+    Action,
     Control,
     Forget,
     Generate,
@@ -59,6 +60,7 @@ class Engine:
         self.info = info
         self.state: State = "starting"
         self.stats: Stats | None = None
+        self.is_paused = False  # the scheduler plans nothing until it is told to go on
         self.failure = ""  # in the state `failed`: why, in one sentence
         self._scheduler = scheduler
         self._metrics = metrics
@@ -108,13 +110,14 @@ class Engine:
         if self.state != "failed":
             self._scheduler.send(Abort(stream.wire_rid))
 
-    async def flush_cache(self, timeout_s: float) -> Reply:
-        """Has the scheduler drop what is cached; returns its answer. Raises EngineUnavailable, TimeoutError."""
-        return await self._order(timeout_s, action="flush_cache")
-
-    async def picture_tree(self, max_nodes: int, timeout_s: float) -> Reply:
-        """Has the scheduler picture its tree. Raises EngineUnavailable, TimeoutError."""
-        return await self._order(timeout_s, action="picture_tree", max_nodes=max_nodes)
+    async def order(self, action: Action, timeout_s: float, *, num_steps: int = 0, max_nodes: int = 0) -> Reply:
+        """Has the scheduler do something; returns its answer. Raises EngineUnavailable, TimeoutError."""
+        order = Control(id=str(next(self._serial)), action=action, num_steps=num_steps, max_nodes=max_nodes)
+        async with asyncio.timeout(timeout_s):
+            reply = await self._ask(order)
+        if action in ("pause", "retract", "continue"):
+            self.is_paused = action != "continue"
+        return reply
 
     async def learn(self, grammar: Grammar, compiled: bytes) -> Reply:
         """Has the scheduler take in a compiled grammar; returns its answer. Raises EngineUnavailable, EngineDied."""
@@ -124,13 +127,6 @@ class Engine:
         """No further request will name it."""
         if self.state != "failed":
             self._scheduler.send(Forget(grammar))
-
-    async def _order(
-        self, timeout_s: float, *, action: Literal["flush_cache", "picture_tree"], max_nodes: int = 0
-    ) -> Reply:
-        order = Control(id=str(next(self._serial)), action=action, max_nodes=max_nodes)
-        async with asyncio.timeout(timeout_s):
-            return await self._ask(order)
 
     async def _ask(self, order: Control | Learn) -> Reply:
         if self.state not in ("ready", "draining"):

@@ -42,6 +42,8 @@ KINDS: Mapping[str, Kind] = {
         Kind(405, "invalid_request_error", "method_not_allowed", "The `Allow` header lists the right methods."),
         Kind(408, "invalid_request_error", "request_timeout", "The body did not arrive in time."),
         Kind(409, "invalid_request_error", "cache_in_use", "Requests are running, so the cache cannot be flushed."),
+        Kind(409, "invalid_request_error", "scheduler_busy", "The scheduler is in a long step and obeys after it."),
+        Kind(409, "invalid_request_error", "order_refused", "The scheduler cannot do now what it was told."),
         Kind(413, "invalid_request_error", "request_too_large", "The body is larger than the server reads."),
         Kind(415, "invalid_request_error", "unsupported_media_type", "Bodies must be `application/json`."),
         Kind(429, "rate_limit_error", "rate_limited", "Too many requests; see `Retry-After`."),

@@ -1,30 +1,33 @@
-"""What a generation says, one event at a time: the only thing that dialects spell."""
+"""What a generation says, one event at a time: the only thing that dialects spell.
+
+Structs, because there is one for every token, and frozen dataclasses are slow to make.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from corymb.scheduler.messages import Finish, TextLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """A piece of the answer. It may have no text: its tokens may all be held back, or be structure and not text."""
 
     text: str
     logprobs: Sequence[TextLogprob] = ()  # of all tokens since the last event that carried any, reasoning included
     token_ids: Sequence[int] = ()  # the tokens behind it
     prompt_logprobs: Sequence[TextLogprob] = ()  # with the first piece only
+    embedding: bytes | None = None  # where one was asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+class Reasoning(Struct, frozen=True):
     """A piece of what the model thinks before it answers."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOpened:
+class ToolOpened(Struct, frozen=True):
     """A call begins. Calls count from 0 within a choice; `id` is ours."""
 
     index: int
@@ -32,8 +35,7 @@ class ToolOpened:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolArguments:
+class ToolArguments(Struct, frozen=True):
     """A piece of the JSON text of a call's arguments; joined, the pieces are the whole."""
 
     index: int
@@ -50,8 +52,7 @@ class Counts:
     reasoning: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The last event of a choice."""
 
     finish: Finish

@@ -101,7 +101,13 @@ def _add_model(group: Any) -> None:
     )
     add("--model-path", "--model", metavar="MODEL", type=text, help="the same as a flag")
     add("--tokenizer-path", metavar="MODEL", type=text, help="take the tokenizer from elsewhere")
-    add("--served-model-name", metavar="NAME", type=text, help="the name that clients see (default: from MODEL)")
+    add(
+        "--served-model-name",
+        metavar="NAME",
+        action="extend",
+        type=names,
+        help="the name that clients see, or several with commas between (default: from MODEL)",
+    )
     add("--revision", metavar="REV", type=text, help="branch, tag or commit of a hub model")
     add("--load-format", choices=("auto", "dummy"), help="dummy: random weights from the config alone (default: auto)")
     add(
@@ -349,6 +355,11 @@ def text(argument: str) -> str:
     if not argument.strip() or "\0" in argument:
         raise argparse.ArgumentTypeError("the value is empty.")
     return argument
+
+
+def names(argument: str) -> list[str]:
+    """Names with commas between; may be given more than once."""
+    return [text(name.strip()) for name in argument.split(",")]
 
 
 positive = _number(int, "a whole number of at least 1", lambda n: 1 <= n < _MAX_INT)

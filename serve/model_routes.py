@@ -64,6 +64,7 @@ class ModelRoutes:
             **info.config,
             "version": info.version,
             "state": self._engine.state,
+            "is_paused": self._engine.is_paused,
             "served_model_names": list(info.names),
             "model_path": info.path,
             "tokenizer_path": info.tokenizer_path,
@@ -77,3 +78,20 @@ class ModelRoutes:
             "uptime_s": round(time.time() - info.started_at, 3),
         }
         await call.answer(200, encode(answer))
+
+    async def loads(self, call: Call) -> None:
+        """GET /v1/loads: how busy the engine is, for routers; as of its last report, which is a second old at most."""
+        info, stats = self._engine.info, self._engine.stats
+        pools = stats.pool_total if stats else {}
+        shares = [stats.pool_used[name] / total for name, total in pools.items() if total] if stats else []
+        load = {
+            "dp_rank": 0,
+            "num_running_reqs": stats.num_running if stats else 0,
+            "num_waiting_reqs": stats.num_waiting if stats else 0,
+            "num_total_reqs": stats.num_running + stats.num_waiting if stats else 0,
+            "num_used_tokens": stats.pool_used.get("full", 0) if stats else 0,
+            "max_total_num_tokens": pools.get("full", info.max_total_num_tokens),
+            "token_usage": round(max(shares, default=0.0), 4),  # of the fullest pool
+            "is_paused": self._engine.is_paused,
+        }
+        await call.answer(200, encode({"timestamp": time.time(), "dp_rank_count": 1, "loads": [load]}))

@@ -8,7 +8,7 @@ from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.chatting import Chatting
-from corymb.serve.errors import ApiError, invalid, shown
+from corymb.serve.errors import invalid, shown
 from corymb.serve.fields import Field, ignored, string
 from corymb.serve.ollama_answer import OllamaAnswer
 from corymb.serve.ollama_fields import (
@@ -20,9 +20,8 @@ from corymb.serve.ollama_fields import (
     option_fields,
 )
 from corymb.serve.parts import Parts
-from corymb.serve.requests import generate, read_fields, table
+from corymb.serve.requests import generate, read_fields, read_model, table
 
-_LATEST = ":latest"  # the tag that clients add to a name without one
 Json = dict[str, Any]
 
 
@@ -53,7 +52,7 @@ class Ollama:
 
     async def _answer(self, call: Call, kind: Literal["chat", "generate"], prompt: str) -> None:
         values = read_fields(self._fields[kind], await read_json(call, self._parts.settings), call)
-        model = self._model(values.get("model"))
+        model = read_model(self._parts.engine.info, values, latest=True)
         if not values.get(prompt):
             await call.answer(200, encode(_loaded(kind, model)))
             return
@@ -70,12 +69,6 @@ class Ollama:
         chat = read_fields(self._chat_fields, chat_body(values), call, names=NAMES)
         chat |= chat_options(read_fields(self._option_fields, options, call, prefix="options."))
         return chat | {name: values[name] for name in ("logprobs", "top_logprobs") if name in values}
-
-    def _model(self, name: str | None) -> str:
-        names = self._parts.engine.info.names
-        if name is None or name in names or name.removesuffix(_LATEST) in names:
-            return name or names[0]
-        raise ApiError("model_not_found", f"model {shown(name, limit=140)} not found", param="model")
 
     # What is there.
 
@@ -94,8 +87,10 @@ class Ollama:
     async def show(self, call: Call) -> None:
         """POST /api/show: what a model is."""
         values = read_fields(self._show_fields, await read_json(call, self._parts.settings), call)
-        self._model(values.get("model", values.get("name")))
         info, settings, parsers = self._parts.engine.info, self._parts.settings, self._parts.parsers
+        if "name" in values:
+            values.setdefault("model", values["name"])  # its older name
+        read_model(info, values, latest=True)
         architecture = info.architecture
         answer = {
             "modified_at": _time(info.started_at),

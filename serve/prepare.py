@@ -37,7 +37,7 @@ class Prepared:
     @property
     def served_name(self) -> str:
         """The name that clients see."""
-        return self.config.model.served_model_name or self.source.served_name
+        return next(iter(self.config.model.served_model_name), self.source.served_name)
 
     @property
     def context_length(self) -> int:

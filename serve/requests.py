@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -71,10 +71,22 @@ def read_fields(
     return values
 
 
-def read_model(info: ServedModel, values: Mapping[str, Any]) -> str:
-    """The name that the answer carries. Raises model_not_found."""
+def name_ignored_members(call: Call, values: Mapping[str, Any], known: Mapping[str, Collection[str]]) -> None:
+    """Names, in the response header, what is set inside object fields beside the members that are `known`."""
+    for name, members in known.items():
+        value = values.get(name)
+        for member, item in value.items() if isinstance(value, dict) else ():
+            if member not in members and item is not None:
+                call.ignored[f"{name}.{member}"] = None
+
+
+LATEST = ":latest"  # the tag that Ollama's clients add to a name without one
+
+
+def read_model(info: ServedModel, values: Mapping[str, Any], *, latest: bool = False) -> str:
+    """The name that the answer carries. `latest`: it may end in that tag. Raises model_not_found."""
     name: str = values.get("model", info.names[0])
-    if name not in info.names:
+    if name not in info.names and not (latest and name.removesuffix(LATEST) in info.names):
         known = ", ".join(info.names)
         raise ApiError(
             "model_not_found",

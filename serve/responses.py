@@ -12,10 +12,10 @@ from corymb.serve.chatting import Chatting
 from corymb.serve.errors import ApiError, shown
 from corymb.serve.generation import Generation
 from corymb.serve.parts import Parts
-from corymb.serve.requests import generate, new_rid, now_s, read_fields, read_model
+from corymb.serve.requests import generate, name_ignored_members, new_rid, now_s, read_fields, read_model
 from corymb.serve.response_store import ResponseStore, Stored
 from corymb.serve.responses_answer import Json, Keep, ResponsesAnswer
-from corymb.serve.responses_fields import LOGPROBS, NAMES, chat_body, response_fields
+from corymb.serve.responses_fields import LOGPROBS, MEMBERS, NAMES, chat_body, response_fields
 from corymb.serve.responses_items import Item, read_items
 
 _PREFIX = "/v1/responses/"
@@ -83,6 +83,7 @@ class Responses:
 
     def _chat_values(self, values: dict[str, Any], items: list[Item], call: Call) -> dict[str, Any]:
         chat = read_fields(self._chat_fields, chat_body(values, items), call, names=NAMES)
+        name_ignored_members(call, values, MEMBERS)
         chat |= {name: value for name, value in values.items() if name not in _OWN and name not in chat}
         chat["rid"] = new_rid("resp").replace("-", "_")
         if "max_output_tokens" in values:

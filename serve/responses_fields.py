@@ -13,6 +13,8 @@ from corymb.serve.settings import HttpSettings
 
 # How clients call what is read as a field of chat completions.
 NAMES = {"messages": "input", "response_format": "text", "reasoning_effort": "reasoning"}
+# Members of object fields that are looked at; others are named as ignored.
+MEMBERS = {"text": ("format",), "reasoning": ("effort",), "tool_choice": ("type", "name")}
 LOGPROBS = "message.output_text.logprobs"
 _MAX_TOOLS = 512
 _MAX_INCLUDES = 32

@@ -6,6 +6,7 @@ from corymb.serve.auth import Access
 from corymb.serve.chat_completions import ChatCompletions
 from corymb.serve.completions import Completions
 from corymb.serve.decisions import Decisions
+from corymb.serve.embeddings import Embeddings
 from corymb.serve.model_routes import ModelRoutes
 from corymb.serve.native import Native
 from corymb.serve.ollama import Ollama
@@ -23,7 +24,7 @@ def route_table(parts: Parts) -> list[Route]:
     """Every route there is. A route that is not listed here does not exist."""
     models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
     native, anthropic, responses = Native(parts), Anthropic(parts), Responses(parts)
-    ollama, parsing = Ollama(parts), ParseRoutes(parts)
+    ollama, embeddings, parsing = Ollama(parts), Embeddings(parts), ParseRoutes(parts)
     stored = {"GET": responses.one, "DELETE": responses.delete, "POST": responses.cancel}
     return [
         _get("/health", Access.PUBLIC, probes.health),
@@ -38,6 +39,9 @@ def route_table(parts: Parts) -> list[Route]:
         Route("/v1/responses/{id:path}", Access.USER, stored),
         _post("/v1/messages", Access.USER, anthropic.messages),
         _post("/v1/messages/count_tokens", Access.USER, anthropic.count_tokens),
+        _post("/v1/embeddings", Access.USER, embeddings.openai),
+        _post("/v1/classify", Access.USER, embeddings.classify),
+        _post("/api/embed", Access.USER, embeddings.ollama),
         _post("/v1/score", Access.USER, Score(parts)),
         _post("/v1/rerank", Access.USER, Rerank(parts)),
         _post("/v1/decisions", Access.USER, Decisions(parts)),
@@ -58,8 +62,14 @@ def route_table(parts: Parts) -> list[Route]:
         _get("/get_model_info", Access.USER, models.model_info),
         _get("/server_info", Access.USER, models.server_info),
         _get("/get_server_info", Access.USER, models.server_info),
+        _get("/v1/loads", Access.USER, models.loads),
+        _get("/get_load", Access.USER, models.loads),
         Route("/flush_cache", Access.ADMIN, {"POST": admin.flush_cache, "GET": admin.flush_cache}),
         _post("/abort_request", Access.ADMIN, admin.abort_request),
+        _post("/pause_generation", Access.ADMIN, admin.pause),
+        _post("/continue_generation", Access.ADMIN, admin.resume),
+        _post("/start_profile", Access.ADMIN, admin.start_profile),
+        _post("/stop_profile", Access.ADMIN, admin.stop_profile),
         _get("/debug/tree", Access.ADMIN, admin.debug_tree),
     ]
 

@@ -23,6 +23,7 @@ from corymb.serve.children import ChildOptions
 from corymb.serve.config import ServeConfig
 from corymb.serve.failpoints import Failpoints
 from corymb.serve.garbage import settle
+from corymb.serve.profiling import ProfiledPort, Profiling
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
 from corymb.serve.vocabulary import read_vocabulary
 
@@ -37,7 +38,7 @@ def work(options: ChildOptions, parent: Parent) -> None:
         Outbox(address(sockets, DETOKENIZER), bounded=True) as detokenizer,
     ):
         built = _build(Path(options.model_folder), config, parent)
-        limits = Limits(built.vocab_size, built.context_length, built.eos_ids)
+        limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
         scheduler = Scheduler(
             config.scheduler, Cache(built.cache_config), limits, matchers=_matchers(options, built.vocab_size, limits)
         )
@@ -53,7 +54,8 @@ def work(options: ChildOptions, parent: Parent) -> None:
             }
         )
         runner = FailingRunner(built.runner, failpoints) if failpoints.any else built.runner
-        port = Port(inbox, parent, detokenizer, pulse)
+        profiling = Profiling(Path(config.model.cache_dir) / "profiles", SCHEDULER)
+        port = ProfiledPort(Port(inbox, parent, detokenizer, pulse), profiling)
         Loop(scheduler, runner, port, overlap_depth=config.scheduler.overlap_depth).run()
 
 

@@ -17,6 +17,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     max_total_num_tokens: int = 0
     page_size: int = 1
     architecture: str = ""
+    hidden_size: int = 0  # of embeddings; 0: the model has none to give
     version: str = ""  # of this server
     started_at: float = 0.0  # Unix time
     config: Info = {}  # every flag as resolved, secrets excluded

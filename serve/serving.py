@@ -103,6 +103,7 @@ def _served(prepared: Prepared) -> ServedModel:
         vocab_size=prepared.model.vocab_size,
         eos_ids=tuple(sorted(prepared.model.eos_ids)),
         architecture=prepared.model.architecture,
+        hidden_size=prepared.model.decoder.hidden_size if prepared.model.decoder else 0,
         version=installed_version(),
         started_at=time.time(),
         config=prepared.config.flat(),
@@ -111,9 +112,7 @@ def _served(prepared: Prepared) -> ServedModel:
 
 def _names(prepared: Prepared) -> tuple[str, ...]:
     """What clients may call the model: as it is served, and as it was named to be served."""
-    if prepared.config.model.served_model_name:
-        return (prepared.served_name,)
-    return tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
+    return prepared.config.model.served_model_name or tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
 
 
 def _settings(prepared: Prepared, template: ChatTemplate | None) -> HttpSettings:

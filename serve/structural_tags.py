@@ -8,7 +8,7 @@ from corymb.serve.schema_words import Unsupported
 from corymb.serve.schemas import check_size, schema_rules
 from corymb.serve.strings import whole_answer
 
-MAX_TAG_CHARS = 256 << 10
+MAX_TAG_CHARS = 1 << 20
 
 _XML_STYLES = ("qwen_xml", "glm_xml", "deepseek_xml", "minimax_xml")
 

@@ -21,7 +21,7 @@ class Usage:
         self._output = [0] * total
         self._reasoning = [0] * total
 
-    def add(self, index: int, text: Text, *, num_reasoning: int) -> None:
+    def add(self, index: int, text: Text, num_reasoning: int) -> None:
         """Takes a piece of choice `index`; counts are those of the choice so far."""
         self.num_output += text.num_output_tokens - self._output[index]
         self._output[index] = text.num_output_tokens

@@ -316,3 +316,28 @@ def test_build_makes_a_gpus_runner(folder) -> None:
     plan = Hand(num_tokens=200).plan([request(1, np.arange(3, 9, dtype=np.int32), **GREEDY)])
     expected = cpu_runner(path, TINY).launch(plan).wait()
     assert built.runner.launch(plan).wait().token_ids.tolist() == expected.token_ids.tolist()
+
+
+@pytest.mark.parametrize(("config", "prefill_tokens"), [(TINY, 32), (SLIDING, 0)], ids=["captured", "sliding"])
+def test_embeddings_are_those_of_the_cpu(folder, config, prefill_tokens) -> None:
+    path, numbers = folder(config), np.random.default_rng(4)
+    hand = Hand(num_tokens=512, seed=4, sliding="sliding_window" in config)
+    sequences = [request(row, numbers.integers(3, 90, size=size).astype(np.int32), **GREEDY) for row, size in
+                 ((1, 5), (2, 4), (3, 1), (4, 2))]  # fmt: skip
+    for one in (sequences[0], sequences[2], sequences[3]):
+        one.embeds = True
+    # Beside a prompt, alone with one token, and as the last token of a prompt beside a row that decodes.
+    plans = [hand.plan([Part(sequences[0]), Part(sequences[1])])]
+    plans += [hand.plan([Part(sequences[2])])]
+    plans += [
+        hand.plan([Part(sequences[3], 1), Part(sequences[1])]),
+        hand.plan([Part(sequences[3]), Part(sequences[1])]),
+    ]
+    ours = run(gpu_runner(path, config, prefill_graph_max_tokens=prefill_tokens), plans)
+    theirs = run(cpu_runner(path, config), plans)
+    assert [list(one.embeddings) for one in ours] == [[0], [0], [], [0]]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.embeddings.keys() == other.embeddings.keys()
+        for owner, vector in one.embeddings.items():
+            found, wanted = np.frombuffer(vector, "<f4"), np.frombuffer(other.embeddings[owner], "<f4")
+            np.testing.assert_allclose(found, wanted, atol=1e-4)

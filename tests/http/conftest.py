@@ -47,7 +47,15 @@ class Local:
 
 
 @contextlib.contextmanager
-def simulated(model: str = "tape", *, context_length: int = 1 << 17, headers=None, simulator=None, **settings):
+def simulated(
+    model: str = "tape",
+    *,
+    context_length: int = 1 << 17,
+    hidden_size: int = 0,
+    headers=None,
+    simulator=None,
+    **settings,
+):
     """Serves `model` on a free port, in a thread."""
     simulator = simulator or Simulator(model)
     metrics = Metrics(model)
@@ -58,6 +66,7 @@ def simulated(model: str = "tape", *, context_length: int = 1 << 17, headers=Non
         context_length=context_length,
         vocab_size=VOCAB_SIZE,
         eos_ids=EOS_IDS,
+        hidden_size=hidden_size,
         started_at=1.7e9,
         config={"page_size": 1},
     )

@@ -16,7 +16,7 @@ COUNTS = Counts(prompt=7, cached=3, output=9, reasoning=2)
 
 def usage() -> Usage:
     counted = Usage([COUNTS.prompt], [1])
-    counted.add(0, Text("r", "", [], 7, COUNTS.cached, COUNTS.output), num_reasoning=COUNTS.reasoning)
+    counted.add(0, Text("r", "", [], 7, COUNTS.cached, COUNTS.output), COUNTS.reasoning)
     return counted
 
 

@@ -78,6 +78,7 @@ class Simulator(Outbox):
         self.running: list[Running] = []
         self.waiting: list[Running] = []
         self.aborted: list[str] = []
+        self.ordered: list[Control] = []
         self.seen: list[Generate] = []
         self.cached: set[tuple[str | None, tuple[int, ...]]] = set()
         self.engine: Engine | None = None
@@ -90,8 +91,9 @@ class Simulator(Outbox):
         if isinstance(message, Generate):
             self._admit(message)
         elif isinstance(message, Control) and not self.paused:
+            self.ordered.append(message)
             self.cached.clear()
-            self._later(Reply(message.id, True, "done"))
+            self._later(Reply(message.id, message.action != "stop_profile", "done"))
         elif isinstance(message, Abort):
             self.aborted.append(message.rid)
             self.running = [r for r in self.running if r.generate.rid != message.rid]
@@ -160,6 +162,8 @@ class Simulator(Outbox):
             request.generate.text if is_first else None,
             entries,
             prompt_logprobs,
+            0.0,
+            embedding_of(request.prompt) if request.generate.embed else None,
         )
 
     def _prompt_logprobs(self, request, options):
@@ -196,6 +200,12 @@ class Simulator(Outbox):
         if token in sampling.stop_token_ids or (token in EOS_IDS and not sampling.ignore_eos):
             return Finish("stop", matched=token)
         return Finish("length") if len(request.output) >= sampling.max_new_tokens else None
+
+
+def embedding_of(prompt: list[int]) -> bytes:
+    """Four numbers that depend on the prompt, of length 1."""
+    numbers = np.array([len(prompt), prompt[0], prompt[-1], 1], "<f4")
+    return (numbers / np.linalg.norm(numbers)).astype("<f4").tobytes()
 
 
 def entry(logits: np.ndarray, token: int, top: int, chosen: tuple[int, ...] = ()) -> Logprob:

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from corymb.serve.admin import abort_fields
+from corymb.serve.admin import abort_fields, pause_fields, profile_fields
 from corymb.serve.anthropic_fields import count_fields, message_fields
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.completions import completion_fields
 from corymb.serve.decisions import decision_fields
+from corymb.serve.embeddings import classify_fields, embed_fields, embedding_fields
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import KINDS
 from corymb.serve.fields import Field
@@ -42,8 +43,13 @@ def field_tables() -> dict[str, dict[str, Field]]:
         "abort": abort_fields(),
         "parse_function_call": parse_fields(),
         "separate_reasoning": separate_fields(),
+        "pause": pause_fields(),
+        "profile": profile_fields(),
         "messages": message_fields(_INFO, HttpSettings()),
         "count_tokens": count_fields(),
+        "embeddings": embedding_fields(_INFO, HttpSettings()),
+        "ollama_embed": embed_fields(_INFO, HttpSettings()),
+        "classify": classify_fields(),
         "score": score_fields(_INFO, HttpSettings()),
         "rerank": rerank_fields(_INFO, HttpSettings()),
         "decisions": decision_fields(_INFO, HttpSettings()),

@@ -182,6 +182,13 @@ def test_requests_that_are_refused(tape_server, fields, named) -> None:
     assert named in error["message"]
 
 
+def test_what_has_no_effect_is_named(tape_server) -> None:
+    inside = {"thinking": {"type": "adaptive", "display": "omitted"}, "output_config": {"later": 1}}
+    response = ask(tape_server, tape("a"), metadata={"user_id": "me"}, **inside)
+    assert ok(response)["content"][0]["text"] == "a"
+    assert response.headers["x-ignored-fields"] == "metadata, thinking.display, output_config.later"
+
+
 def test_errors_have_the_shape_that_the_sdk_knows(tape_server) -> None:
     client = sdk(tape_server)
     with pytest.raises(anthropic.NotFoundError, match="not served"):
@@ -210,14 +217,6 @@ def test_an_engine_that_dies_ends_the_stream_with_an_error() -> None:
     server = simulated(simulator=Simulator("tape", step_s=0.002))
     with server as running, pytest.raises(anthropic.APIStatusError, match="ended"):
         read_until_the_engine_dies(running)
-
-
-def test_a_client_that_leaves_ends_its_request() -> None:
-    with simulated(simulator=Simulator("tape", step_s=0.002)) as server:
-        body = {"max_tokens": 9000, "stream": True, "messages": [{"role": "user", "content": tape("a" * 900)}]}
-        with server.client.stream("POST", "/v1/messages", json=body) as response:
-            next(response.iter_lines())
-        server.wait_idle(1.0)
 
 
 # Scripted answers.

@@ -15,7 +15,10 @@ from tests.http.conftest import simulated
 from tests.http.simulator import TOKENIZER
 
 PUBLIC = {"/health", "/ping", "/health_generate"}
-ADMIN = {"/flush_cache", "/abort_request", "/debug/tree"}
+ADMIN = {
+    *("/flush_cache", "/abort_request", "/pause_generation", "/continue_generation", "/start_profile", "/stop_profile"),
+    "/debug/tree",
+}
 
 
 @pytest.fixture(scope="module")

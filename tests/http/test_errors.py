@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from corymb.serve.body import MAX_DEPTH
 from tests.http.client import chat, complete, native, post, refused, tape
 from tests.http.conftest import simulated
 
@@ -19,6 +20,24 @@ BODIES = [
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:12]))
 def test_bodies_that_are_no_request(tape_server, path, body) -> None:
     refused(tape_server.client.post(path, content=body, headers=HEADERS), 400)
+
+
+DEEP = [
+    ("/v1/decisions", {"input": "$", "questions": [{"type": "yes_no", "question": "?"}]}),
+    ("/v1/responses", {"input": "q", "tools": [{"type": "function", "name": "f", "parameters": "$"}]}),
+    ("/v1/messages", {"max_tokens": 1, "messages": [], "tools": [{"name": "f", "input_schema": "$"}]}),
+    ("/v1/chat/completions", {"messages": [], "tools": [{"type": "function", "function": {"parameters": "$"}}]}),
+    ("/generate", {"text": "a", "other": "$"}),
+]
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH - 10, MAX_DEPTH + 1, *range(955, 975, 2), 5000])
+def test_what_can_be_read_can_be_written_however_deep(tape_server, depth) -> None:
+    deep = '{"a":' * depth + "1" + "}" * depth
+    for path, body in DEEP:
+        content = json.dumps(body).replace('"$"', deep).encode()
+        response = tape_server.client.post(path, content=content, headers=HEADERS)
+        assert response.status_code == 400 if depth > MAX_DEPTH else response.status_code < 500, response.text
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonx"])

@@ -5,6 +5,7 @@ import anthropic.types.message_create_params as anthropic_messages
 import ollama._types as ollama_types
 import openai.types.chat.completion_create_params as openai_chat
 import openai.types.completion_create_params as openai_completions
+import openai.types.embedding_create_params as openai_embeddings
 import openai.types.responses.response_create_params as openai_responses
 import pytest
 
@@ -14,6 +15,7 @@ from tests.http.tables import field_tables
 SENT = {
     "chat": [openai_chat.CompletionCreateParamsBase, openai_chat.CompletionCreateParamsStreaming],
     "completions": [openai_completions.CompletionCreateParamsBase, openai_completions.CompletionCreateParamsStreaming],
+    "embeddings": [openai_embeddings.EmbeddingCreateParams],
     "responses": [openai_responses.ResponseCreateParamsBase, openai_responses.ResponseCreateParamsStreaming],
     "messages": [anthropic_messages.MessageCreateParamsBase, anthropic_messages.MessageCreateParamsStreaming],
     "count_tokens": [anthropic_count.MessageCountTokensParams],
@@ -31,6 +33,7 @@ OLLAMA = {
     "ollama_chat": ollama_types.ChatRequest,
     "ollama_generate": ollama_types.GenerateRequest,
     "ollama_options": ollama_types.Options,
+    "ollama_embed": ollama_types.EmbedRequest,
     "ollama_show": ollama_types.ShowRequest,
 }
 

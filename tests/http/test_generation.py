@@ -46,7 +46,7 @@ def generation(n: int = 1, parser=Brackets) -> Generation:
         n=n,
         routing=Routing(),
     )
-    return Generation([ask], make_parser=parser)
+    return Generation([ask], make_parser=parser, reasoning_end_ids=[ord(CLOSE)])
 
 
 def pieces(text: str, size: int) -> list[Text]:
@@ -88,10 +88,11 @@ def test_what_a_choice_said_does_not_depend_on_the_pieces(size) -> None:
 REASONED = [("(ab)cd", 4), ("abcd", 0), ("(ab", 3), ("(ab)", 4), ("(ab)!", 4), ("()x", 0), ("?(a)b", 4), ("", 0)]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
 @pytest.mark.parametrize(("text", "count"), REASONED)
-def test_reasoning_counts_up_to_its_closing_mark(text, count) -> None:
+def test_reasoning_counts_up_to_its_closing_mark(text, count, size) -> None:
     reading = generation()
-    for piece in pieces(text, 1):
+    for piece in pieces(text, size):
         reading.read(0, piece)
     assert reading.usage.num_reasoning == count
 

@@ -38,6 +38,10 @@ BODIES = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": tape("a")}], **ENDLESS}),
     ("/v1/completions", {"prompt": ["a", "b", "c"], "n": 2, **ENDLESS}),
     ("/generate", {"text": "a", "sampling_params": {"ignore_eos": True, "max_new_tokens": 8000}}),
+    ("/v1/responses", {"input": tape("a" * 900), "max_output_tokens": 8000}),
+    ("/v1/messages", {"messages": [{"role": "user", "content": tape("a" * 900)}], "max_tokens": 8000}),
+    ("/api/chat", {"messages": [{"role": "user", "content": tape("a" * 900)}]}),
+    ("/api/generate", {"prompt": tape("a" * 900)}),
 ]
 
 

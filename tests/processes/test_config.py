@@ -38,11 +38,17 @@ def test_command_of_sglang_carries_over():
         *("--mem-fraction-static", "0.8", "--max-total-tokens", "4096", "--page-size", "16", "--enable-metrics"),
         *("--disable-radix-cache", "--disable-overlap-schedule", "--radix-eviction-policy", "lfu"),
     )
-    assert config.model.model_path == "m"
+    assert (config.model.model_path, config.model.served_model_name) == ("m", ("s",))
     assert config.scheduler.chunked_prefill_size is None
     assert config.scheduler.overlap_depth == 0
     assert config.memory.page_size == 16
     assert config.memory.radix_eviction_policy == "lfu"
+
+
+def test_a_model_may_have_several_names():
+    config = resolve("m", "--served-model-name", "a, b", "--served-model-name", "c,a")
+    assert config.model.served_model_name == ("a", "b", "c")
+    assert config.flat()["served_model_name"] == "a,b,c"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +57,7 @@ def test_command_of_sglang_carries_over():
         (["--prot", "1"], "Unknown flag --prot. Did you mean --port?"),
         (["--max-runing-requests=4"], "Did you mean --max-running-requests?"),
         (["--zzzzzz"], "Unknown flag --zzzzzz."),
+        (["--served-model-name", "a,,b"], "the value is empty"),
         (["--trust-remote-code"], "code from a model folder is never run"),
         (["--port", "http"], "'http' is not a port from 0 to 65535"),
         (["--port", "65536"], "not a port"),

@@ -155,7 +155,7 @@ def test_draining_refuses_new_and_keeps_open_requests(engine):
 
 def test_a_flush_waits_for_its_own_reply(engine, outbox):
     async def scenario():
-        asking = asyncio.create_task(engine.flush_cache(30))
+        asking = asyncio.create_task(engine.order("flush_cache", 30))
         await asyncio.sleep(0)
         order = outbox.messages[-1]
         assert isinstance(order, Control)

@@ -57,6 +57,7 @@ class Running:
     prompt_ids: Int32
     sampling: Sampling
     logprobs: LogprobOptions | None = None
+    embeds: bool = False
     num_computed: int = 0
     num_outputs: int = 0
     output_ids: list[int] = field(default_factory=list)
@@ -97,7 +98,11 @@ class Hand:
             slots=slots,
             samples=np.array(done),
             num_outputs=int32([s.num_outputs for s in sequences]),
-            opened=[Opened(s.row, s.prompt_ids, int32([]), s.sampling, s.logprobs) for s in sequences if not s.opened],
+            opened=[
+                Opened(s.row, s.prompt_ids, int32([]), s.sampling, s.logprobs, s.embeds)
+                for s in sequences
+                if not s.opened
+            ],
             sliding=self._twins(slots),
             prompt_logprobs_from=_prompt_logprobs(sequences, widths),
         )

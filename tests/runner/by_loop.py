@@ -64,7 +64,7 @@ def serve_rounds(
     built = build(options, lambda *_: None)
     config = SchedulerConfig(**({"max_running_requests": most} | others))  # type: ignore[arg-type]
     cache = Cache(built.cache_config)
-    scheduler = Scheduler(config, cache, Limits(built.vocab_size, built.context_length, built.eos_ids))
+    scheduler = Scheduler(config, cache, Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed))
     ports = []
     for requests in rounds:
         port = FakePort(list(requests))

@@ -1,5 +1,6 @@
 """Nothing wrong gets past the scheduler's door, whatever let it through before."""
 
+import dataclasses
 import math
 
 import msgspec
@@ -135,3 +136,11 @@ def test_a_refused_request_leaves_no_trace(name, value):
     assert bench.finish_of(bad.rid).reason == "error"
     bench.check_exact("good")
     bench.check_empty()
+
+
+def test_an_embedding_takes_one_token_and_a_model_that_has_hidden_states():
+    can = msgspec.structs.replace(GOOD, embed=True, sampling=msgspec.structs.replace(GOOD.sampling, max_new_tokens=1))
+    able = dataclasses.replace(LIMITS, can_embed=True)
+    assert check(can, able, capacity=1000, live=()) is None
+    assert "hidden states" in check(can, LIMITS, capacity=1000, live=()).message
+    assert "max_new_tokens" in check(msgspec.structs.replace(GOOD, embed=True), able, capacity=1000, live=()).message

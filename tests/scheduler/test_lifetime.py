@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from corymb.scheduler.loop import IDLE_WAIT_S
 from corymb.scheduler.messages import Abort, Control, Finish, TextOptions
 
 from .bench import Bench, generate, naive
@@ -259,3 +260,41 @@ def test_stop_ids_end_a_request_where_eos_is_ignored():
     bench.finish()
     bench.check_exact("a")
     assert bench.finish_of("a") == Finish("stop", matched=token_id)
+
+
+def test_nothing_is_planned_while_paused_and_the_loop_rests():
+    bench = Bench()
+    bench.send(generate("a", LONG, max_new=20, ignore_eos=True))
+    bench.step(3)
+    bench.send(Control("p", "pause"))
+    bench.step(2)
+    told, waits = len(bench.port.outputs), len(bench.port.waits)
+    bench.send(generate("b", max_new=2, ignore_eos=True))
+    bench.step(4)
+    assert len(bench.port.outputs) == told
+    assert set(bench.port.waits[waits:]) == {IDLE_WAIT_S}
+    bench.send(Control("c", "continue"))
+    bench.finish()
+    assert [(reply.id, reply.ok) for reply in bench.port.replies] == [("p", True), ("c", True)]
+    assert len(bench.tokens("a")) == 20
+    assert len(bench.tokens("b")) == 2
+
+
+def test_a_pause_may_take_all_memory_back():
+    bench = Bench()
+    bench.send(generate("a", LONG, max_new=20, ignore_eos=True))
+    bench.step(3)
+    bench.send(Control("r", "retract"))
+    bench.step(2)
+    assert bench.cache.usage()["full"].leased == 0
+    bench.send(Control("f", "flush_cache"), Control("c", "continue"))
+    bench.finish()
+    assert [reply.ok for reply in bench.port.replies] == [True, True, True]
+    bench.check_exact("a")
+
+
+def test_orders_that_are_not_for_the_scheduler_are_declined():
+    bench = Bench()
+    bench.send(Control("s", "start_profile"))
+    bench.step()
+    assert [reply.ok for reply in bench.port.replies] == [False]

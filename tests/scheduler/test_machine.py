@@ -94,7 +94,7 @@ def messages(draw, rid):
 
 
 class Machine(RuleBasedStateMachine):
-    """Sends, steps, aborts and flushes."""
+    """Sends, steps, aborts, pauses and flushes."""
 
     @initialize(options=options(), depth=st.sampled_from([0, 1, 1, 2]))
     def start(self, options, depth):
@@ -130,6 +130,11 @@ class Machine(RuleBasedStateMachine):
         self.bench.send(Control("id", "flush_cache"))
         self.bench.step()
 
+    @rule(action=st.sampled_from(["pause", "retract", "continue", "continue"]), steps=st.integers(0, 3))
+    def pause(self, action, steps):
+        self.bench.send(Control("id", action))
+        self.bench.step(steps)
+
     @rule(seconds=st.sampled_from([0.1, 3.0]))
     def wait(self, seconds):
         self.bench.clock.now_s += seconds
@@ -138,6 +143,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "bench"):
             return
         bench = self.bench
+        bench.send(Control("id", "continue"))
         bench.finish()
         for rid in bench.sent:
             finish = bench.finish_of(rid)
