@@ -18,8 +18,10 @@ from corymb.scheduler.thinking import ThinkingLimit
 class Following:
     """Knows which grammars the matchers have taken in, and lets requests follow them."""
 
-    def __init__(self, ledger: Ledger, matchers: Matchers | None, limits: Limits) -> None:
-        """Ends requests through `ledger`. Without `matchers` no grammar is ever known."""
+    def __init__(self, ledger: Ledger, matchers: Matchers | None, limits: Limits, *, judges: bool = True) -> None:
+        """Ends requests through `ledger`. Without `matchers` no grammar is ever known. `judges`: by how long tokens
+        take, which is another time on every rank."""
+        self._judges = judges
         self._ledger = ledger
         self._matchers = matchers
         self._eos_ids = limits.eos_ids
@@ -92,7 +94,7 @@ class Following:
         constraint = request.constraint
         assert constraint is not None, "constrained rows have constraints"
         constraint.fill(bits)
-        if constraint.slowest_s <= SLOWEST_TOKEN_S:
+        if not self._judges or constraint.slowest_s <= SLOWEST_TOKEN_S:
             return True
         self._ledger.end(request, too_slow(constraint.slowest_s, SLOWEST_TOKEN_S), keep=False)
         return False
