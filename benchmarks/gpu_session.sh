@@ -2,7 +2,8 @@
 # Everything that needs a GPU, once: tests, kernels, products, decode steps, prefill. A step that fails or runs out of
 # its time costs only itself.
 #   benchmarks/gpu_session.sh SECONDS OUT [STEP …]      steps: tests llama plain attention linear
-#                                                     experts small flashinfer qwen fp8 sanitize (only if named)
+#                                                     experts small flashinfer qwen fp8
+#                                                     recurrent sanitize (only if named)
 # Wheels of what the machine lacks are taken from .whl (docs/gpu.md says how to fill it). Results and logs go to OUT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -56,6 +57,7 @@ for step in $steps; do
         --skip floor prefill profile
       run flashinfer 200 $python -P -m pytest tests/gpu/test_backends.py -q --tb=short -p no:cacheprovider -k llama ;;
     attention) run attention 170 $python benchmarks/gpu_attention.py --seconds 150 ;;
+    recurrent) run recurrent 220 $python benchmarks/gpu_recurrent.py --seconds 200 ;;
     experts) run experts 230 $python benchmarks/gpu_experts.py --seconds 200 ;;
     linear) run linear 110 $python benchmarks/gpu_linear.py --seconds 95 ;;
     small) run small 110 $decode --shapes smollm2-135m --seconds 80 --attention triton

@@ -22,6 +22,30 @@ SHAPES: dict[str, dict[str, object]] = {
         "max_position_embeddings": 16384,
         "rope_theta": 500000.0,
     },
+    "llama-3.1-70b": {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 128256,
+        "max_position_embeddings": 16384,
+        "rope_theta": 500000.0,
+    },
+    "tiny": {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+        "rope_theta": 10000.0,
+    },
     "qwen3-8b": {
         "architectures": ["Qwen3ForCausalLM"],
         "hidden_size": 4096,
@@ -61,14 +85,15 @@ class Shape:
     kv_bytes: int  # of one token in 16 bits
 
 
-def shape_of(name: str) -> Shape:
-    """The products and KV bytes of a shape."""
+def shape_of(name: str, ranks: int = 1) -> Shape:
+    """The products and KV bytes of a shape, or of one of several ranks' part."""
     config = {key: value for key, value in SHAPES[name].items() if isinstance(value, int)}
     hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    queries, keys = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    inner //= ranks
+    queries, keys = config["num_attention_heads"] // ranks * dim, max(1, config["num_key_value_heads"] // ranks) * dim
     products = [(queries + 2 * keys, hidden), (hidden, queries), (2 * inner, hidden), (hidden, inner)]
     layers = config["num_hidden_layers"]
-    return Shape(layers, products, (config["vocab_size"], hidden), layers * 2 * keys * 2)
+    return Shape(layers, products, (config["vocab_size"] // ranks, hidden), layers * 2 * keys * 2)
 
 
 def write_folder(name: str, folder: Path | None = None) -> Path:

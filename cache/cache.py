@@ -278,7 +278,7 @@ class Cache:
         row = lease.row
         assert len(token_ids) <= self.rows.reserved[row], "tokens without slots cannot be computed"
         num_tokens = len(token_ids) - len(token_ids) % self.config.page_size
-        states = self.state_pool.give(row, num_tokens, working=finished) if self.state_pool else {}
+        states = self.state_pool.give(row, num_tokens, finished=finished) if self.state_pool else {}
         arrival = Arrival(
             key=Key(token_ids, *lease.namespace),
             slots=self.table[row, :num_tokens],

@@ -93,13 +93,15 @@ class StatePool:
         kept[stop] = slot
         return slot
 
-    def give(self, row: int, length: int, *, working: bool) -> Kept:
-        """Hands over the row's states inside its first `length` tokens, with `working` also the one that it works in if
-        it has seen exactly these; the tree frees what it has already."""
+    def give(self, row: int, length: int, *, finished: bool) -> Kept:
+        """Hands over the row's states inside its first `length` tokens; the tree frees what it has already. At the end
+        that is the state that the row works in, if it has seen exactly these, and the newest of its snapshots: what
+        lies further back is seldom looked for."""
         kept = self.kept.get(row, {})
-        given = {stop: kept.pop(stop) for stop in sorted(kept) if stop <= length}
+        usable = [stop for stop in sorted(kept) if stop <= length]
+        given = {stop: kept.pop(stop) for stop in (usable[-1:] if finished else usable)}
         at = int(self.rows.stops[row])
-        if working and at == length and not self.rows.is_new[row] and at not in given:
+        if finished and at == length and not self.rows.is_new[row] and at not in given:
             given[at] = int(self.rows.working[row])
             self.rows.working[row] = 0
         return given

@@ -11,6 +11,7 @@ from corymb.kernels.triton_jit import Count, Launch, jit
 from corymb.kernels.triton_routing import Pairs, choose, group
 
 SUM_BLOCK = 1024
+NARROW = 16  # the smallest side of a product
 
 
 # fmt: off
@@ -132,7 +133,7 @@ def choose_tile(num_pairs: int, num_experts: int, *, invariant: bool = False) ->
     pairs, so that a pair's sums have one order in every batch."""
     average = num_pairs / num_experts
     if not invariant and average <= 8:
-        return ExpertTile(16, 64, 128, num_warps=4, num_stages=4)
+        return ExpertTile(NARROW, 64, 128, num_warps=4, num_stages=4)
     if invariant or average <= 64:
         return ExpertTile(64, 64, 64, num_warps=4, num_stages=4)
     return ExpertTile(128, 128, 64, num_warps=8, num_stages=3)
@@ -178,11 +179,12 @@ def _multiply(
     """One grouped product, [pairs, N]: gated if there is a gating."""
     _, num_outputs, num_inputs = weight.shape
     num_outputs //= 2 if gating else 1
+    block_n = _block_n(num_outputs, pairs, tile, launch.num_sms)
     block_k = tile.block_k * 2 // x.element_size()  # so many bytes, whatever the type
     while num_inputs % block_k and block_k > 16:
         block_k //= 2
     out = torch.empty((pairs.num_pairs, num_outputs), dtype=x.dtype, device=x.device)
-    multiply_pairs[(-(-num_outputs // tile.block_n), pairs.most_blocks)](
+    multiply_pairs[(-(-num_outputs // block_n), pairs.most_blocks)](
         x,
         weight,
         weight if bias is None else bias,
@@ -199,7 +201,7 @@ def _multiply(
         N=num_outputs,
         K=num_inputs,
         BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
+        BLOCK_N=block_n,
         BLOCK_K=block_k,
         TOP_K=top_k,
         GATE=gating is not None,
@@ -211,3 +213,12 @@ def _multiply(
         **launch.options(tile.num_warps, tile.num_stages),
     )
     return out
+
+
+def _block_n(num_outputs: int, pairs: Pairs, tile: ExpertTile, num_sms: int) -> int:
+    """Outputs of a block: fewer where few pairs of narrow experts would leave multiprocessors without any."""
+    block_n = tile.block_n
+    if tile.block_m == NARROW:
+        while block_n > NARROW and -(-num_outputs // block_n) * pairs.most_blocks < num_sms:
+            block_n //= 2
+    return block_n

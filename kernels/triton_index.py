@@ -3,7 +3,7 @@
 import triton.language as tl
 
 from corymb.kernels.triton_cut import order
-from corymb.kernels.triton_jit import jit
+from corymb.kernels.triton_jit import Count, jit
 from corymb.kernels.triton_latents import dot_rows
 
 
@@ -13,11 +13,11 @@ def score_keys(
     q: tl.tensor, weights: tl.tensor, pool: tl.tensor, scores: tl.tensor,
     table: tl.tensor, token_rows: tl.tensor, positions: tl.tensor,
     q_stride: tl.tensor, weight_stride: tl.tensor, slot_stride: tl.tensor, table_stride: tl.tensor,
-    score_stride: tl.tensor,
+    score_stride: tl.tensor, num_splits: "Count",
     HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr, TOP_K: tl.constexpr, WIDEN: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
+    TOP_K: tl.constexpr, WIDEN: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:
-    """Program (s, t) scores every SPLITS-th block of the keys that token t sees, unless all of them are chosen."""
+    """Program (s, t) scores every num_splits-th block of the keys that token t sees, unless all of them are chosen."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -33,7 +33,7 @@ def score_keys(
     query = tl.load(of_token + dim[None, :], mask=real[:, None] & inside, other=0.0)
     weight = tl.load(weights + token * weight_stride + head, mask=real, other=0.0)
     line = table + tl.load(token_rows + token).to(tl.int64) * table_stride
-    for start in tl.range(tl.program_id(0) * BLOCK_N, count, SPLITS * BLOCK_N, num_stages=STAGES):
+    for start in tl.range(tl.program_id(0) * BLOCK_N, count, num_splits * BLOCK_N, num_stages=STAGES):
         place = start + tl.arange(0, BLOCK_N)
         present = place < count
         slot = tl.load(line + place, mask=present, other=0).to(tl.int64)

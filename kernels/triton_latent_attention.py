@@ -50,6 +50,8 @@ class TritonLatents:
         self._token_rows = torch.zeros(max_tokens, dtype=torch.int32, device=device)
         self._layout: RaggedLayout | None = None
         self._most_keys = 0
+        # Of one size, so that there is one kernel to compile; the interpreter takes its time for what is masked.
+        self._select_block = 64 if launch.interpreted else SELECT_BLOCK
 
     def plan(self, layout: RaggedLayout, *, most_keys: int) -> None:
         """Finds each token's row, on the device. No row has more than `most_keys` tokens, the new ones included."""
@@ -96,6 +98,7 @@ class TritonLatents:
             cache.keys.stride(0),
             layout.table.stride(0),
             0 if chosen is None else chosen.slots.stride(0),
+            tile.splits,
             HEADS=num_heads,
             LATENT=latent_dim,
             ROPE=spec.head_dim - latent_dim,
@@ -103,7 +106,7 @@ class TritonLatents:
             BLOCK_L=max(next_power_of_2(latent_dim), SMALLEST),
             BLOCK_R=max(next_power_of_2(spec.head_dim - latent_dim), SMALLEST),
             BLOCK_N=tile.block_n,
-            SPLITS=tile.splits,
+            SPLIT=split,
             SPARSE=chosen is not None,
             WIDEN=self._launch.interpreted,
             STAGES=tile.num_stages,
@@ -115,10 +118,10 @@ class TritonLatents:
                 totals,
                 norms,
                 out,
+                tile.splits,
                 HEADS=num_heads,
                 LATENT=latent_dim,
                 BLOCK_L=next_power_of_2(latent_dim),
-                SPLITS=tile.splits,
                 EARLY=early,
                 **self._launch.options(num_warps=4),
             )
@@ -164,12 +167,12 @@ class TritonLatents:
             pool.stride(0),
             layout.table.stride(0),
             scores.stride(0),
+            splits,
             HEADS=index.num_heads,
             DIM=index.head_dim,
             BLOCK_H=max(next_power_of_2(index.num_heads), SMALLEST),
             BLOCK_D=max(next_power_of_2(index.head_dim), SMALLEST),
             BLOCK_N=block_n,
-            SPLITS=splits,
             TOP_K=index.top_k,
             WIDEN=self._launch.interpreted,
             STAGES=3,
@@ -187,7 +190,7 @@ class TritonLatents:
             scores.stride(0),
             chosen.slots.stride(0),
             TOP_K=index.top_k,
-            BLOCK=min(SELECT_BLOCK, next_power_of_2(self._most_keys)),
+            BLOCK=self._select_block,
             EARLY=self._launch.early,
             **self._launch.options(num_warps=8),
         )

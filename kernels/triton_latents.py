@@ -2,7 +2,7 @@
 
 import triton.language as tl
 
-from corymb.kernels.triton_jit import jit
+from corymb.kernels.triton_jit import Count, jit
 
 
 # fmt: off
@@ -85,12 +85,12 @@ def read_lines(
 def attend_latents(
     q: tl.tensor, pool: tl.tensor, out: tl.tensor, table: tl.tensor, token_rows: tl.tensor, positions: tl.tensor,
     chosen: tl.tensor, counts: tl.tensor, part_totals: tl.tensor, part_norms: tl.tensor, scale: tl.tensor,
-    slot_stride: tl.tensor, table_stride: tl.tensor, chosen_stride: tl.tensor,
+    slot_stride: tl.tensor, table_stride: tl.tensor, chosen_stride: tl.tensor, num_splits: "Count",
     HEADS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_L: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, SPARSE: tl.constexpr, WIDEN: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, SPARSE: tl.constexpr, WIDEN: tl.constexpr,
     STAGES: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:
-    """Program (h, t, s) attends with token t's heads [h × BLOCK_H, …) to part s of SPLITS of the token's keys.
+    """Program (h, t, s) attends with token t's heads [h × BLOCK_H, …) to part s of num_splits of the token's keys.
 
     These are the first `positions` + 1 of its row or, if SPARSE, those that were chosen for it.
     """
@@ -108,7 +108,7 @@ def attend_latents(
     else:
         count = tl.load(positions + token).to(tl.int32) + 1
         line = table + tl.load(token_rows + token).to(tl.int64) * table_stride
-    share = (((count + SPLITS - 1) // SPLITS) + BLOCK_N - 1) // BLOCK_N * BLOCK_N
+    share = (((count + num_splits - 1) // num_splits) + BLOCK_N - 1) // BLOCK_N * BLOCK_N
     first = tl.minimum(split * share, count)
     last = tl.minimum(first + share, count)
     wanted = (head < HEADS)[:, None]
@@ -120,20 +120,20 @@ def attend_latents(
         q_latent, q_rope, pool, line, first, last, scale, slot_stride,
         LATENT, ROPE, BLOCK_H, BLOCK_L, BLOCK_R, BLOCK_N, WIDEN, STAGES,
     )
-    if SPLITS == 1:
-        place = out + (token * HEADS + head)[:, None] * LATENT + latent[None, :]
-        tl.store(place, (total / norm[:, None]).to(out.dtype.element_ty), mask=inside)
-    else:
-        part = (token * SPLITS + split) * HEADS + head
+    if SPLIT:
+        part = (token * num_splits + split) * HEADS + head
         tl.store(part_norms + 2 * part, top, mask=head < HEADS)
         tl.store(part_norms + 2 * part + 1, norm, mask=head < HEADS)
         tl.store(part_totals + part[:, None] * LATENT + latent[None, :], total, mask=inside)
+    else:
+        place = out + (token * HEADS + head)[:, None] * LATENT + latent[None, :]
+        tl.store(place, (total / norm[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
 @jit
 def merge_latents(
-    part_totals: tl.tensor, part_norms: tl.tensor, out: tl.tensor,
-    HEADS: tl.constexpr, LATENT: tl.constexpr, BLOCK_L: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
+    part_totals: tl.tensor, part_norms: tl.tensor, out: tl.tensor, num_splits: "Count",
+    HEADS: tl.constexpr, LATENT: tl.constexpr, BLOCK_L: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:
     """Program (h, t) merges the parts of token t's head h, in their order."""
     if EARLY:
@@ -143,21 +143,21 @@ def merge_latents(
     head = tl.program_id(0)
     latent = tl.arange(0, BLOCK_L)
     inside = latent < LATENT
-    top = float("-inf")
-    norm = 0.0
-    total = tl.zeros([BLOCK_L], tl.float32)
-    for split in tl.static_range(SPLITS):
-        part = (token * SPLITS + split) * HEADS + head
-        part_norm = tl.load(part_norms + 2 * part + 1)
-        if part_norm > 0:  # the first part always has a key; later ones may have none
-            part_top = tl.load(part_norms + 2 * part)
-            new_top = tl.maximum(top, part_top)
-            shrink = tl.exp2(top - new_top)
-            part_shrink = tl.exp2(part_top - new_top)
-            part_total = tl.load(part_totals + part * LATENT + latent, mask=inside, other=0.0)
-            norm = norm * shrink + part_norm * part_shrink
-            total = total * shrink + part_total * part_shrink
-            top = new_top
+    # The first part always has a key; later ones may have none, and a top of -inf.
+    part = token * num_splits * HEADS + head
+    top = tl.load(part_norms + 2 * part)
+    norm = tl.load(part_norms + 2 * part + 1)
+    total = tl.load(part_totals + part * LATENT + latent, mask=inside, other=0.0)
+    for _ in range(1, num_splits):
+        part += HEADS
+        part_top = tl.load(part_norms + 2 * part)
+        new_top = tl.maximum(top, part_top)
+        shrink = tl.exp2(top - new_top)
+        part_shrink = tl.exp2(part_top - new_top)
+        part_total = tl.load(part_totals + part * LATENT + latent, mask=inside, other=0.0)
+        norm = norm * shrink + tl.load(part_norms + 2 * part + 1) * part_shrink
+        total = total * shrink + part_total * part_shrink
+        top = new_top
     place = out + (token * HEADS + head) * LATENT + latent
     tl.store(place, (total / norm).to(out.dtype.element_ty), mask=inside)
 # fmt: on

@@ -186,7 +186,8 @@ def group(ids: Tensor, num_experts: int, block_m: int, *, launch: Launch) -> Pai
         block_m=block_m,
         num_pairs=num_pairs,
     )
-    scan = min(SCAN, next_power_of_2(num_pairs))
+    # Of one size, so that there is one kernel to compile; the interpreter takes its time for what is masked.
+    scan = min(SCAN, next_power_of_2(num_pairs)) if launch.interpreted else SCAN
     count_pairs[(num_experts,)](ids, counts, num_pairs, SCAN=scan, EARLY=launch.early, **launch.options(num_warps=4))
     group_pairs[(num_experts,)](
         ids,

@@ -3,27 +3,22 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
-
-import torch
+from typing import Protocol
 
 from corymb.kernels.attention import Attention, AttentionSpec
-from corymb.kernels.operations import Operations
 from corymb.kernels.torch_attention import TorchAttention
-from corymb.kernels.torch_operations import TorchOperations
 from corymb.models.architectures import read_config
 from corymb.models.builtin import HashModel, NoAttention, TapeModel, UniformModel
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.fields import Fields
-from corymb.models.headers import weights_size_bytes
-from corymb.models.inventory import draft_layers
+from corymb.models.group import ALONE, Group
 from corymb.models.layers import attention_specs
-from corymb.models.load import TORCH_DTYPES, LoadOptions, load_model
-from corymb.models.makers import Makers
+from corymb.models.load import LoadOptions, load_model, read_size_bytes
 from corymb.models.mixers import state_specs
 from corymb.models.model import Model
 from corymb.models.precision import Precision
+from corymb.models.share import Share, check_split, local_config
 from corymb.models.states import StateSpec
 
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes in all
@@ -68,6 +63,7 @@ class BuiltinBlueprint:
     config: ModelConfig
     window: int | None
     recurrent: bool
+    group: Group = ALONE
     weights_bytes: int = 0
 
     @property
@@ -90,8 +86,8 @@ class BuiltinBlueprint:
 
     def _make(self) -> Model:
         if self.config.architecture == "CorymbHash":
-            return HashModel(self.window, recurrent=self.recurrent)
-        return TapeModel() if self.config.architecture == "CorymbTape" else UniformModel()
+            return HashModel(self.window, recurrent=self.recurrent, group=self.group)
+        return TapeModel(self.group) if self.config.architecture == "CorymbTape" else UniformModel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +96,19 @@ class DecoderBlueprint:
 
     folder: Path
     config: ModelConfig
-    decoder: DecoderConfig
+    decoder: DecoderConfig  # the whole
     precision: Precision
     options: LoadOptions
 
     @property
+    def share(self) -> Share:
+        """Which part of the model this rank keeps."""
+        return Share(self.options.group.rank, self.options.group.size)
+
+    @property
     def attention_specs(self) -> Sequence[AttentionSpec]:
         """See Blueprint."""
-        return attention_specs(self.decoder)
+        return attention_specs(local_config(self.decoder, self.share))
 
     @property
     def state_specs(self) -> Sequence[StateSpec]:
@@ -117,12 +118,13 @@ class DecoderBlueprint:
     @property
     def weights_bytes(self) -> int:
         """See Blueprint."""
-        return self.precision.weights_bytes(self.decoder, "cuda" if self.options.device.type == "cuda" else "cpu")
+        local = local_config(self.decoder, self.share)
+        return self.precision.weights_bytes(local, "cuda" if self.options.device.type == "cuda" else "cpu")
 
     def load(self, on_progress: OnProgress) -> Model:
         """See Blueprint."""
-        ignored = draft_layers(self.decoder)
-        total = 0 if self.options.load_format == "dummy" else weights_size_bytes(self.folder, ignored=ignored)
+        invented = self.options.load_format == "dummy"
+        total = 0 if invented else read_size_bytes(self.folder, self.decoder, self.share)
         done = 0
 
         def advance(num_bytes: int) -> None:
@@ -137,29 +139,15 @@ class DecoderBlueprint:
         return TorchAttention()
 
 
-def read_blueprint(
-    folder: Path,
-    *,
-    precision: Precision,
-    device: torch.device,
-    load_format: Literal["auto", "dummy"],
-    operations: Operations | None = None,
-    makers: Makers | None = None,
-) -> Blueprint:
+def read_blueprint(folder: Path, precision: Precision, options: LoadOptions) -> Blueprint:
     """Reads a model's folder, all but its weights. Raises ModelError."""
     config = read_config(folder)
     if config.decoder is not None:
-        options = LoadOptions(
-            dtype=TORCH_DTYPES[precision.compute],
-            weights=precision.weights,
-            device=device,
-            load_format=load_format,
-            operations=operations or TorchOperations(),
-            makers=makers,
-        )
+        check_split(config.decoder, config.architecture, options.group.size)
         return DecoderBlueprint(folder, config, config.decoder, precision, options)
     if precision.weights == "int8":
         raise UnsupportedModel(f"{config.architecture} has no weights to quantize; leave --quantization out.")
     fields = Fields.read(folder / "config.json")
     window = fields.whole("sliding_window") if fields.has("sliding_window") else None
-    return BuiltinBlueprint(config, window, recurrent=fields.flag("recurrent", default=False))
+    recurrent = fields.flag("recurrent", default=False)
+    return BuiltinBlueprint(config, window, recurrent=recurrent, group=options.group)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 
 from corymb.cache.config import CacheConfig, Eviction
+from corymb.kernels.recurrence import GRID
 from corymb.models import cuda_memory
 from corymb.models.architectures import read_config
 from corymb.models.blueprint import Blueprint, OnProgress, read_blueprint
@@ -20,8 +21,11 @@ from corymb.models.config import ModelConfig
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
-from corymb.models.load import TORCH_DTYPES
-from corymb.models.memory import host_memory
+from corymb.models.gloo_group import GlooGroup
+from corymb.models.group import ALONE, Group
+from corymb.models.load import TORCH_DTYPES, LoadOptions
+from corymb.models.meeting import Ranks
+from corymb.models.memory import Memory, host_memory
 from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate, token_bytes
@@ -29,13 +33,21 @@ from corymb.models.precision import Precision, resolve_precision
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
-from corymb.models.sizing import PoolRequest, PoolSizes, find_room, gib, size_pools
+from corymb.models.sizing import (
+    SLIDING_RATIO,
+    STATE_RATIO,
+    PoolRequest,
+    PoolSizes,
+    TokenBytes,
+    find_room,
+    gib,
+    size_pools,
+)
 from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up, warm_up_masks
 from corymb.scheduler.plan import Runner
 
 DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
-STATE_GRID = 64  # tokens that chunked recurrences compute at once: states there have the same bits however cut
 
 if TYPE_CHECKING:
     from corymb.models.cuda_build import CudaParts
@@ -61,14 +73,15 @@ class RunnerOptions:
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None
     page_size: int = 1
-    sliding_ratio: float = 0.8
-    state_ratio: float = 0.9
+    sliding_ratio: float | None = None
+    state_ratio: float | None = None
     max_states: int | None = None
     state_interval: int | None = None
     max_states_per_path: int | None = None
     eviction: Eviction = "lru"
     enable_prefix_cache: bool = True
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    ranks: Ranks | None = None  # that share the model; None: this process computes all of it
     cuda: CudaOptions = field(default_factory=CudaOptions)
 
 
@@ -91,27 +104,28 @@ class Built:
 
 def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress = lambda *_: None) -> Built:
     """Builds a runner that is ready for plans. Raises ModelError, before any weights are read where that can be."""
-    gpu = _gpu(options)
+    host = options.ranks.group("tensors") if options.ranks else None
+    gpu = _gpu(options, host)
+    group = gpu.group if gpu else host or ALONE
     device = gpu.device.device if gpu else torch.device("cpu")
     precision = _precision(options, gpu)
     dtype = TORCH_DTYPES[precision.compute]
     pool_dtype = _pool_dtype(options, gpu, dtype)
-    blueprint = read_blueprint(
-        options.folder,
-        precision=precision,
-        device=device,
-        load_format=options.load_format,
-        operations=gpu.operations() if gpu else None,
-        makers=gpu.makers(dtype) if gpu else None,
-    )
-    if gpu and blueprint.state_specs:
-        raise UnsupportedModel(f"{blueprint.config.architecture} keeps recurrent state: it needs --device cpu.")
+    load = LoadOptions(dtype, precision.weights, device, options.load_format, group=group)
+    blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
+    _refuse_unused(options, blueprint)
     if gpu:
         gpu.suit(blueprint.attention_specs)
         if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
             raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
-    sizes = _sizes(options, blueprint, context_length, pool_dtype, device)
+    if gpu and host:
+        _prepare_sums(gpu, blueprint.config, dtype, on_stage)
+    state_bytes = sum(spec.size_bytes(dtype) for spec in blueprint.state_specs)
+    cost = replace(token_bytes(blueprint.attention_specs, pool_dtype), state=state_bytes)
+    sizes = _sizes(options, blueprint, context_length, cost, device)
+    if host:
+        sizes = _least(sizes, host, cost)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
     with _stage(
         on_stage, "weights", f"{blueprint.config.architecture}, {gib(blueprint.weights_bytes)}, {precision.name}"
@@ -125,16 +139,14 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner = gpu.capture(parts, cache_config)
     else:
         with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
-            runner = CpuRunner(_execution(model, blueprint, cache_config, dtype=dtype, place=Place(device)))
+            runner = CpuRunner(_execution(model, blueprint, cache_config, dtype, group))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
-        if gpu:
-            longest = min(context_length - 1, options.cuda.max_step_tokens)
-            warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
-            warm_up_masks(runner, model.vocab_size)
-        else:
-            warm_up(runner)
-        if isinstance(runner, CpuRunner):
-            runner.tune()
+        _warm(
+            runner,
+            longest=min(context_length - 1, options.cuda.max_step_tokens),
+            vocab_size=model.vocab_size,
+            tuned=host is None,
+        )
     return Built(
         runner=runner,
         cache_config=cache_config,
@@ -150,7 +162,47 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     )
 
 
-def _gpu(options: RunnerOptions) -> "CudaParts | None":
+def _warm(runner: Runner, *, longest: int, vocab_size: int, tuned: bool) -> None:
+    """Runs the first steps. `tuned`: measures a CPU's threads, which several ranks would have to agree on."""
+    if not isinstance(runner, CpuRunner):
+        warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
+        warm_up_masks(runner, vocab_size)
+        return
+    warm_up(runner)
+    if tuned:
+        runner.tune()
+
+
+def _prepare_sums(gpu: "CudaParts", config: ModelConfig, dtype: torch.dtype, on_stage: OnStage) -> None:
+    """Measures how to sum over the ranks, with a stage of its own, whose figures are known at its end."""
+    if config.decoder is None:
+        return
+    begun_s = time.monotonic()
+    on_stage("collectives", None, "")
+    detail = gpu.prepare_sums(config.decoder.hidden_size, dtype)
+    on_stage("collectives", time.monotonic() - begun_s, detail)
+
+
+def _refuse_unused(options: RunnerOptions, blueprint: Blueprint) -> None:
+    """Options for a kind of memory that the model does not have would promise something."""
+    of_states = {
+        "--mamba-full-memory-ratio": options.state_ratio,
+        "--max-mamba-cache-size": options.max_states,
+        "--mamba-track-interval": options.state_interval,
+        "--mamba-max-states-per-path": options.max_states_per_path,
+    }
+    kinds = [
+        ("recurrent state", bool(blueprint.state_specs), of_states),
+        ("a sliding window", bool(_window(blueprint)), {"--swa-full-tokens-ratio": options.sliding_ratio}),
+    ]
+    for kind, present, flags in kinds:
+        given = [flag for flag, value in flags.items() if value is not None]
+        if given and not present:
+            name = blueprint.config.architecture
+            raise UnsupportedModel(f"{given[0]} is for models with {kind}, and {name} has none; leave it out.")
+
+
+def _gpu(options: RunnerOptions, host: GlooGroup | None) -> "CudaParts | None":
     """What a GPU's runner is made of; None for a CPU's."""
     if options.device == "cpu":
         return None
@@ -159,7 +211,7 @@ def _gpu(options: RunnerOptions) -> "CudaParts | None":
     if importlib.util.find_spec("triton") is None:
         raise UnsupportedModel("A GPU needs Triton; install corymb[gpu], or use --device cpu.")
     # By name: the packages that this module needs are there only with the `gpu` extra.
-    parts: CudaParts = importlib.import_module("corymb.models.cuda_build").make_parts(options.cuda)
+    parts: CudaParts = importlib.import_module("corymb.models.cuda_build").make_parts(options.cuda, options.ranks, host)
     return parts
 
 
@@ -197,7 +249,7 @@ def _context_length(options: RunnerOptions, config: ModelConfig) -> int:
 
 
 def _sizes(
-    options: RunnerOptions, blueprint: Blueprint, context_length: int, dtype: torch.dtype, device: torch.device
+    options: RunnerOptions, blueprint: Blueprint, context_length: int, cost: TokenBytes, device: torch.device
 ) -> PoolSizes:
     share = options.mem_fraction_static
     if share is None and device.type == "cuda" and options.max_total_tokens is None:
@@ -208,15 +260,28 @@ def _sizes(
         page_size=options.page_size,
         max_total_tokens=options.max_total_tokens,
         mem_fraction_static=share,
-        sliding_ratio=options.sliding_ratio,
-        state_ratio=options.state_ratio,
+        sliding_ratio=SLIDING_RATIO if options.sliding_ratio is None else options.sliding_ratio,
+        state_ratio=STATE_RATIO if options.state_ratio is None else options.state_ratio,
         max_states=options.max_states,
     )
-    memory = cuda_memory.device_memory(device) if device.type == "cuda" else host_memory()
+    memory = cuda_memory.device_memory(device) if device.type == "cuda" else _host_memory(options.ranks)
     room = find_room(memory, blueprint.weights_bytes, share)
-    state = sum(spec.size_bytes(dtype) for spec in blueprint.state_specs)
-    cost = replace(token_bytes(blueprint.attention_specs, dtype), state=state)
     return size_pools(cost, _window(blueprint), request, room)
+
+
+def _host_memory(ranks: Ranks | None) -> Memory:
+    """This process's part of the host's memory."""
+    memory = host_memory()
+    if ranks is None:
+        return memory
+    count = ranks.meeting.local_size
+    return Memory(memory.total_bytes // count, memory.available_bytes // count)
+
+
+def _least(sizes: PoolSizes, host: GlooGroup, cost: TokenBytes) -> PoolSizes:
+    """What every rank has room for: all keep the same tokens."""
+    full, sliding, states = host.least([sizes.num_full_tokens, sizes.num_sliding_tokens, sizes.num_states])
+    return PoolSizes(full, sliding, states, cost)
 
 
 def _window(blueprint: Blueprint) -> int | None:
@@ -225,7 +290,7 @@ def _window(blueprint: Blueprint) -> int | None:
 
 def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: int, sizes: PoolSizes) -> CacheConfig:
     window = _window(blueprint) or 0
-    grid = STATE_GRID if blueprint.config.decoder else 1
+    grid = GRID if blueprint.config.decoder else 1
     states = sizes.num_states
     return CacheConfig(
         num_full_tokens=sizes.num_full_tokens + options.page_size,
@@ -258,11 +323,10 @@ def _state_interval(options: RunnerOptions, grid: int) -> int:
     return options.state_interval
 
 
-def _execution(
-    model: Model, blueprint: Blueprint, config: CacheConfig, *, dtype: torch.dtype, place: Place
-) -> Execution:
+def _execution(model: Model, blueprint: Blueprint, config: CacheConfig, dtype: torch.dtype, group: Group) -> Execution:
+    place = Place(torch.device("cpu"))
     pools = allocate(model.attention_specs, config, dtype=dtype, place=place)
-    sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place)
+    sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=group)
     states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place) if model.state_specs else None
     return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler, states=states)
 

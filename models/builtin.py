@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout
+from corymb.models.group import ALONE, Group
 from corymb.models.model import Batch
 from corymb.models.states import StateSpec
 from corymb.models.tape import NO_TOKEN, Tapes
@@ -57,7 +58,9 @@ class TapeModel:
     attention_specs: Sequence[AttentionSpec] = ()
     state_specs: Sequence[StateSpec] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, group: Group = ALONE) -> None:
+        """Each rank of the group reads the tapes of a part of the positions."""
+        self._group = group
         self._tapes = Tapes(SPECIAL_TOKENS)
         self._values = torch.tensor([[10.0, 9.0]])
 
@@ -65,7 +68,8 @@ class TapeModel:
         """Returns the best and second best token of every position, int64 [T, 2]; NO_TOKEN inside the prompt."""
         layout = batch.layout
         pairs = self._tapes.read(layout.host_rows, layout.host_starts, layout.host_widths, batch.prompts)
-        return torch.from_numpy(pairs).to(batch.token_ids.device)
+        own = torch.from_numpy(pairs).to(batch.token_ids.device)
+        return self._group.all_reduce(own * is_own(self._group, batch.positions)[:, None])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns logits [N, vocab_size] of [N, 2] from `forward`."""
@@ -85,7 +89,9 @@ class HashModel:
 
     vocab_size = VOCAB_SIZE
 
-    def __init__(self, window: int | None = None, *, recurrent: bool = False) -> None:
+    def __init__(self, window: int | None = None, *, recurrent: bool = False, group: Group = ALONE) -> None:
+        """Each rank of the group adds up a part of the positions."""
+        self._group = group
         windows = (None,) if window is None else (None, window)
         self.attention_specs: Sequence[AttentionSpec] = [AttentionSpec(1, 1, 1, 1.0, window) for window in windows]
         self.state_specs: Sequence[StateSpec] = [StateSpec((1,), torch.int64)] if recurrent else []
@@ -100,9 +106,10 @@ class HashModel:
             assert slots is not None, "a window without a sliding pool"
             layer.keys[slots] = (stored & 255)[:, None, None].to(layer.keys.dtype)
             layer.values[slots] = (stored >> 8)[:, None, None].to(layer.values.dtype)
-            total += _weighted_sums(layout, layer, spec.window)
+            total += _weighted_sums(layout, layer, spec.window, self._group)
         for states in batch.states:
-            total += _next_states(layout, states, stored)
+            total += _next_states(layout, states, stored) * is_own(self._group, batch.positions)
+        total = self._group.all_reduce(total)
         return _FIRST_LETTER + ((total % _MODULUS) >> 5).remainder(26)[:, None]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -110,8 +117,14 @@ class HashModel:
         return torch.zeros((len(hidden), self.vocab_size), device=hidden.device).scatter_(1, hidden, 10.0)
 
 
-def _weighted_sums(layout: RaggedLayout, layer: KVLayer, window: int | None) -> Tensor:
-    """Σ (i + 1) · h_i mod 65521 over the positions i that each new token sees, int64 [T]; all rows in one gather."""
+def is_own(group: Group, positions: Tensor) -> Tensor:
+    """Which positions a rank answers for: so a token depends on what every rank read."""
+    return positions % group.size == group.rank
+
+
+def _weighted_sums(layout: RaggedLayout, layer: KVLayer, window: int | None, group: Group) -> Tensor:
+    """Σ (i + 1) · h_i mod 65521 over the rank's own positions i that each new token sees, int64 [T]; all rows in one
+    gather."""
     ends = layout.host_starts.astype(np.int64) + layout.host_widths
     first_seen = np.maximum(layout.host_starts - (window or ends.max()) + 1, 0)
     # Row r's part of the flat arrays: [base[r], base[r] + ends[r] - first_seen[r])
@@ -125,7 +138,7 @@ def _weighted_sums(layout: RaggedLayout, layer: KVLayer, window: int | None) -> 
         assert layout.full_to_sliding is not None, "a window without a sliding pool"
         slots = layout.full_to_sliding[slots]
     stored = layer.keys[slots].to(torch.int64) + (layer.values[slots].to(torch.int64) << 8)
-    terms = (places + 1) * stored.view(-1) % _MODULUS
+    terms = (places + 1) * stored.view(-1) % _MODULUS * is_own(group, places)
     sums = torch.nn.functional.pad(terms.cumsum(dim=0), (1, 0))
     last = layout.positions + torch.from_numpy(np.repeat(base[:-1] - first_seen, layout.host_widths)).to(device)
     if window is None:

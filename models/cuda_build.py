@@ -2,19 +2,19 @@
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from corymb.cache.config import CacheConfig
 from corymb.kernels.attention import Attention, AttentionSpec, GraphAttention
 from corymb.kernels.mixed_attention import MixedAttention
-from corymb.kernels.operations import Operations
 from corymb.kernels.select import Selected, UnavailableBackend, has_flashinfer, select
 from corymb.kernels.torch_attention import TorchAttention
 from corymb.kernels.triton_attention import Limits, TritonAttention
 from corymb.kernels.triton_jit import Launch, is_interpreted
 from corymb.kernels.triton_operations import TritonOperations
+from corymb.kernels.triton_recurrence import TritonRecurrence
 from corymb.kernels.triton_sampling import TritonSampling
 from corymb.models.builtin import NoAttention
 from corymb.models.cuda_decode import Parts
@@ -22,27 +22,35 @@ from corymb.models.cuda_device import CudaDevice, Device, HostDevice
 from corymb.models.cuda_exact import CudaExactLinears
 from corymb.models.cuda_experts import CudaExperts
 from corymb.models.cuda_graphs import tiers
+from corymb.models.cuda_group import CudaGroup, Sums
 from corymb.models.cuda_linear import CudaLinears
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_prefill import prefill_tiers
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
+from corymb.models.gloo_group import GlooGroup
+from corymb.models.group import ALONE, Group
 from corymb.models.heads import BatchedHeads, SeparateHeads
+from corymb.models.load import LoadOptions
 from corymb.models.makers import Makers
+from corymb.models.meeting import Ranks
 from corymb.models.model import Model, ScoringModel
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
+from corymb.models.states import StatePools
 
 HOPPER = (9, 0)
 INTERPRETED_SMS = 1
 
 
-def make_parts(options: CudaOptions) -> "CudaParts":
-    """Looks at the GPU. Raises UnsupportedModel for back ends that cannot work there."""
+def make_parts(options: CudaOptions, ranks: Ranks | None = None, host: GlooGroup | None = None) -> "CudaParts":
+    """Looks at the GPU, and for those of the other ranks. Raises UnsupportedModel for back ends that cannot work
+    there."""
     try:
-        return CudaParts(options, make_device())
+        device = make_device(options.index)
+        return CudaParts(options, device, _group(options, device, ranks, host))
     except UnavailableBackend as error:
         raise UnsupportedModel(str(error)) from error
 
@@ -58,9 +66,10 @@ class Types:
 class CudaParts:
     """Chooses once what fits the GPU; gives a model its operations, then makes its runner."""
 
-    def __init__(self, options: CudaOptions, device: Device) -> None:
+    def __init__(self, options: CudaOptions, device: Device, group: Group = ALONE) -> None:
         self._options = options
         self.device = device
+        self.group = group
         self.launch = _launch(device, early=options.early_launch)
         self.selected: Selected = select(options.attention, has_flashinfer=has_flashinfer() and not is_interpreted())
 
@@ -74,12 +83,16 @@ class CudaParts:
         except UnavailableBackend as error:
             raise UnsupportedModel(str(error)) from error
 
-    def operations(self) -> Operations:
-        """What a model's layers are built with."""
-        return TritonOperations(self.launch)
+    def equip(self, options: LoadOptions) -> LoadOptions:
+        """The same, with what this GPU's models are built with."""
+        return replace(
+            options,
+            operations=TritonOperations(self.launch),
+            recurrence=TritonRecurrence(self.launch, exact=self._options.attention.deterministic),
+            makers=self._makers(options.dtype),
+        )
 
-    def makers(self, dtype: torch.dtype) -> Makers:
-        """How its products are made."""
+    def _makers(self, dtype: torch.dtype) -> Makers:
         deterministic = self._options.attention.deterministic
         linear = CudaLinears(dtype, self.launch, self._options.fused_rows, deterministic=deterministic)
         return Makers(
@@ -89,6 +102,13 @@ class CudaParts:
             # The library chooses by the number of rows in which order it sums.
             heads=SeparateHeads(linear) if deterministic else BatchedHeads(dtype),
         )
+
+    def prepare_sums(self, width: int, dtype: torch.dtype) -> str:
+        """Finds the fastest ways to sum rows of a model over the ranks; returns what to tell the operator."""
+        if not isinstance(self.group, CudaGroup):
+            return f"{self.group.size} ranks"
+        self.group.prepare(Sums(width, dtype, self._options.max_step_tokens), TritonOperations(self.launch))
+        return self.group.detail
 
     @property
     def detail(self) -> str:
@@ -129,19 +149,21 @@ class CudaParts:
             attention=self._attention(model, config, types),
             kv=allocate(model.attention_specs, config, dtype=types.pools, place=place),
             rows=Rows(config, place),
-            sampler=Sampler(config.num_rows, eos_ids, place, sampling),
+            sampler=Sampler(config.num_rows, eos_ids, place, sampling, group=self.group),
             sampling=sampling,
             launch=self.launch,
+            states=StatePools(model.state_specs, config.num_states, dtype=dtype, place=place)
+            if model.state_specs
+            else None,
         )
 
     def capture(self, parts: Parts, config: CacheConfig) -> CudaRunner:
         """Captures the graphs."""
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
-        # Others depend on lengths that the host knows, which a graph would repeat.
+        # Others depend on lengths that the host knows, which a graph would repeat; so do recurrent layers of long rows.
         decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
-        # Pieces end where heads are joined, which latents are not.
-        latents = any(spec.latent_dim is not None for spec in parts.model.attention_specs)
-        in_pieces = scoring and not latents and self.selected.prefill != "torch"
+        # Recurrent layers of long rows depend on where each row begins, which pieces would repeat.
+        in_pieces = scoring and not parts.states and self.selected.prefill != "torch"
         prefill = options.prefill_graph_max_tokens if in_pieces else 0
         return CudaRunner(
             parts,
@@ -199,7 +221,19 @@ def make_device(index: int = 0) -> Device:
         return HostDevice()
     if not torch.cuda.is_available():
         raise UnsupportedModel("--device cuda finds no GPU: torch sees none; use --device cpu.")
+    if index >= torch.cuda.device_count():
+        raise UnsupportedModel(f"There is no GPU {index}: torch sees {torch.cuda.device_count()}; see --base-gpu-id.")
+    torch.cuda.set_device(index)
     return CudaDevice(index)
+
+
+def _group(options: CudaOptions, device: Device, ranks: Ranks | None, host: GlooGroup | None) -> Group:
+    if ranks is None or host is None:
+        return ALONE
+    if isinstance(device, HostDevice):
+        return host
+    launch = _launch(device, early=options.early_launch)
+    return CudaGroup(ranks, host, device, launch, deterministic=options.attention.deterministic)
 
 
 def _launch(device: Device, *, early: bool) -> Launch:

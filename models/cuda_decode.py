@@ -6,14 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from corymb.cache.writes import StateWrites
 from corymb.kernels import triton_steps
-from corymb.kernels.attention import Attention, GraphAttention, KVLayer
+from corymb.kernels.attention import Attention, GraphAttention, KVLayer, RaggedLayout
 from corymb.kernels.sampling import Choice, Sampling
 from corymb.kernels.triton_jit import Launch
 from corymb.models.cuda_staging import Shape, Staged, Staging, Wide, layout_of
 from corymb.models.model import Batch, Model, ScoringModel
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
+from corymb.models.states import StatePools
 from corymb.scheduler.plan import StepPlan
 
 
@@ -28,6 +30,20 @@ class Parts:
     sampler: Sampler
     sampling: Sampling
     launch: Launch
+    states: StatePools | None = None  # of a model that has `state_specs`
+
+    def batch(self, wide: Wide, layout: RaggedLayout, attention: Attention, wanted: Tensor | None = None) -> Batch:
+        """A step as the model sees it."""
+        return Batch(
+            token_ids=wide.token_ids,
+            positions=wide.positions,
+            layout=layout,
+            attention=attention,
+            kv=self.kv,
+            prompts=self.rows.prompts,
+            wanted=wanted,
+            states=self.states.tensors if self.states else (),
+        )
 
 
 class Decode:
@@ -58,8 +74,7 @@ class Decode:
         rows = self._parts.rows
         layout = layout_of(plan, self._staged, self._wide, table=rows.table, full_to_sliding=rows.full_to_sliding)
         self._attention.plan_graph(layout)
-        wide = self._wide
-        self._batch = Batch(wide.token_ids, wide.positions, layout, self._attention, self._parts.kv, rows.prompts)
+        self._batch = self._parts.batch(self._wide, layout, self._attention)
 
     def prepare(self) -> None:
         """See cuda_graphs.Step: padding rows only."""
@@ -71,7 +86,7 @@ class Decode:
         self._attention.plan_captured()
         begin(self._parts, self._staged, self._wide)
         self._scores = self._model.head(self._parts.model.forward(self._batch))
-        choice = self._parts.sampling.greedy(self._scores)
+        choice = self._model.vocabulary.greedy(self._scores, self._parts.sampling)
         end(self._parts, choice, self._staged.target_rows, self._reported)
 
 
@@ -107,4 +122,5 @@ def padding_plan() -> StepPlan:
         slots=zero,
         samples=np.zeros(1, np.bool_),
         num_outputs=zero,
+        states=StateWrites.only(zero),
     )

@@ -9,6 +9,7 @@ from corymb.kernels.select import Wish
 class CudaOptions:
     """What the operator may ask of a GPU's runner."""
 
+    index: int = 0  # of the GPU
     attention: Wish = field(default_factory=Wish)
     graph_max_tokens: int = 256  # of a captured step; 0 captures none
     prefill_graph_max_tokens: int = 0  # of a captured step of long rows; 0 captures none

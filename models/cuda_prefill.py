@@ -11,11 +11,18 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import AttentionSpec, HeadChanges, JoinedAttention, KVLayer, RaggedLayout
+from corymb.kernels.attention import (
+    AttentionSpec,
+    Chosen,
+    HeadChanges,
+    JoinedAttention,
+    KVLayer,
+    LatentAttention,
+    RaggedLayout,
+)
 from corymb.models.cuda_decode import Parts, padding_plan
 from corymb.models.cuda_device import Between, Device
 from corymb.models.cuda_staging import Shape, Staging, Wide, layout_of
-from corymb.models.model import Batch
 
 MOST_WANTED = 64  # tokens of a step that are sampled from
 MOST_PADDING = 64  # tokens, of a short step; of a longer one a sixteenth
@@ -68,10 +75,10 @@ class Attended:
         self._buffers: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
     def of(self, spec: AttentionSpec, dtype: torch.dtype) -> Tensor:
-        """[most_tokens, num_heads, head_dim], always the same for layers of the same shape."""
-        key = (spec.num_heads, spec.head_dim, dtype)
+        """[most_tokens, num_heads, value_dim], always the same for layers of the same shape."""
+        key = (spec.num_heads, spec.value_dim, dtype)
         if key not in self._buffers:
-            shape = (self._most_tokens, spec.num_heads, spec.head_dim)
+            shape = (self._most_tokens, spec.num_heads, spec.value_dim)
             self._buffers[key] = torch.zeros(shape, dtype=dtype, device=self._device)
         return self._buffers[key]
 
@@ -91,6 +98,7 @@ class Prefill:
         self._wanted = wanted
         self._tier = tier
         self._num_tokens = 1
+        self._chosen: Chosen | None = None  # by the last index of the replay that runs
         self._hidden: Callable[[], Tensor] | None = None
         plan, shape = padding_plan(), Shape(1, 1)
         staging.put(plan, shape)
@@ -116,7 +124,7 @@ class Prefill:
     def _work(self, between: Between, wide: Wide, layout: RaggedLayout) -> None:
         parts = self._parts
         stand_in = CutAttention(self, between)
-        batch = Batch(wide.token_ids, wide.positions, layout, stand_in, parts.kv, parts.rows.prompts, self._wanted)
+        batch = parts.batch(wide, layout, stand_in, self._wanted)
         self._hidden = self._device.borrow(parts.model.forward(batch))
 
     def attend(
@@ -136,6 +144,34 @@ class Prefill:
         between(eager)
         return out[: self._tier]
 
+    def attend_latents(
+        self, between: Between, q: Tensor, latents: Tensor, spec: AttentionSpec, cache: KVLayer, *, sparse: bool
+    ) -> Tensor:
+        """As `attend`, to latents; if `sparse`, to those chosen last."""
+        assert isinstance(self._attention, LatentAttention), "latents need a back end that attends to them"
+        attention, out = self._attention, self._attended.of(spec, q.dtype)
+        queries, new = self._device.borrow(q), self._device.borrow(latents)
+
+        def eager() -> None:
+            count, chosen = self._num_tokens, self._chosen if sparse else None
+            out[:count] = attention.run_latent(queries()[:count], new()[:count], spec, cache, chosen)
+
+        between(eager)
+        return out[: self._tier]
+
+    def choose(
+        self, between: Between, inputs: tuple[Tensor, Tensor, Tensor], spec: AttentionSpec, cache: KVLayer
+    ) -> None:
+        """Ends a piece: a layer's index chooses from `inputs`, its queries, weights and keys."""
+        assert isinstance(self._attention, LatentAttention), "an index needs a back end that chooses"
+        attention, (q, weights, keys) = self._attention, [self._device.borrow(one) for one in inputs]
+
+        def eager() -> None:
+            count = self._num_tokens
+            self._chosen = attention.choose(q()[:count], weights()[:count], keys()[:count], spec, cache)
+
+        between(eager)
+
 
 class CutAttention:
     """Implements `JoinedAttention` for a model that is being captured."""
@@ -143,6 +179,8 @@ class CutAttention:
     def __init__(self, prefill: Prefill, between: Between) -> None:
         self._prefill = prefill
         self._between = between
+        nothing = torch.zeros(0, dtype=torch.int32)
+        self._something = Chosen(nothing, nothing)
 
     def plan(self, layout: RaggedLayout) -> None:  # noqa: ARG002
         """Must not be called: the runner plans."""
@@ -155,3 +193,15 @@ class CutAttention:
     def run_joined(self, heads: Tensor, changes: HeadChanges, spec: AttentionSpec, cache: KVLayer) -> Tensor:
         """See JoinedAttention."""
         return self._prefill.attend(self._between, heads, changes, spec, cache)
+
+    def run_latent(
+        self, q: Tensor, latents: Tensor, spec: AttentionSpec, cache: KVLayer, chosen: Chosen | None
+    ) -> Tensor:
+        """See LatentAttention."""
+        sparse = chosen is not None
+        return self._prefill.attend_latents(self._between, q, latents, spec, cache, sparse=sparse)
+
+    def choose(self, q: Tensor, weights: Tensor, keys: Tensor, spec: AttentionSpec, cache: KVLayer) -> Chosen:
+        """See LatentAttention. What it returns only says that something was chosen: each replay chooses anew."""
+        self._prefill.choose(self._between, (q, weights, keys), spec, cache)
+        return self._something

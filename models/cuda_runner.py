@@ -16,7 +16,6 @@ from corymb.models.cuda_prefill import Prefills
 from corymb.models.cuda_staging import Shape, Staging, layout_of
 from corymb.models.execution import UNUSABLE, among
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
-from corymb.models.model import Batch
 from corymb.models.placement import Place
 from corymb.models.pooling import Pooled, pool
 from corymb.models.sampler import Turn
@@ -137,8 +136,14 @@ class CudaRunner:
         self.parts.rows.apply(plan)
         for opened in plan.opened:
             self.parts.sampler.open(opened)
+        states, writes = self.parts.states, plan.states
+        assert states is None or writes is not None, "a plan without states for a model that has some"
+        if states and writes:
+            states.before(writes)
         tier = self._tier(plan)
         forwarded = self._ragged(plan) if tier is None else self._decode(plan, tier)
+        if states and writes:
+            states.after(writes)
         return CudaStep(plan, begun, lambda masks: self._finish(plan, forwarded, masks))
 
     def close(self) -> None:
@@ -197,8 +202,7 @@ class CudaRunner:
             hidden = prefill.run(plan.num_tokens, last)
         else:
             wanted = None if found else last
-            batch = Batch(wide.token_ids, wide.positions, layout, parts.attention, parts.kv, rows.prompts, wanted)
-            hidden = parts.model.forward(batch)
+            hidden = parts.model.forward(parts.batch(wide, layout, parts.attention, wanted))
         prompts = prompt_logprobs.score_prompts(hidden, found, parts.model.logits, self._place) if found else ()
         if not len(index):
             return Forwarded(index, None, prompts)

@@ -32,6 +32,7 @@ class Staged:
     starts: Tensor  # [R]
     offsets: Tensor  # [R + 1]
     target_rows: Tensor  # [R], where a row's token is remembered: the row if it samples, else 0
+    state_slots: Tensor  # [R]
     token_ids: Tensor  # [T], negative to take the row's last sampled token
     token_rows: Tensor  # [T]
     positions: Tensor  # [T]
@@ -100,12 +101,13 @@ def layout_of(
         host_rows=plan.rows,
         host_widths=plan.widths,
         host_starts=plan.starts,
+        state_slots=None if plan.states is None else staged.state_slots,
     )
 
 
 def _counts(shape: Shape) -> list[int]:
     rows, tokens = shape.num_rows, shape.num_tokens
-    return [rows, rows, rows, rows + 1, rows, tokens, tokens, tokens, tokens]
+    return [rows, rows, rows, rows + 1, rows, rows, tokens, tokens, tokens, tokens]
 
 
 def _sizes(shape: Shape) -> list[int]:
@@ -119,7 +121,7 @@ def _split(buffer: Tensor, shape: Shape) -> list[Tensor]:
 
 def _fill(parts: list[Int32], plan: StepPlan, shape: Shape) -> None:
     """Writes the plan's numbers, then the padding's."""
-    rows, widths, starts, offsets, target_rows, token_ids, token_rows, positions, slots = parts
+    rows, widths, starts, offsets, target_rows, state_slots, token_ids, token_rows, positions, slots = parts
     num_rows, num_tokens = plan.num_rows, plan.num_tokens
     ends = np.cumsum(plan.widths)
     _set(rows, plan.rows, 0)
@@ -131,6 +133,7 @@ def _fill(parts: list[Int32], plan: StepPlan, shape: Shape) -> None:
     further = np.arange(num_tokens + 1, num_tokens + len(offsets) - num_rows)
     offsets[num_rows + 1 :] = np.minimum(further, shape.num_tokens)
     _set(target_rows, plan.rows * plan.samples, 0)
+    _set(state_slots, plan.rows[:0] if plan.states is None else plan.states.slots, 0)
     _set(token_ids, plan.token_ids, 0)
     _set(slots, plan.slots, 0)
     if num_rows == num_tokens:

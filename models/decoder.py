@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec
@@ -15,6 +14,7 @@ from corymb.models.model import Batch
 from corymb.models.rope import turn_table
 from corymb.models.rope_config import Rope
 from corymb.models.states import StateSpec
+from corymb.models.vocabulary import Vocabulary
 
 
 class Layer(Protocol):
@@ -31,11 +31,13 @@ class Layer(Protocol):
 
 
 class Decoder:
-    """A Model: see models.model."""
+    """A Model: see models.model. Of several ranks each has the embeddings and the head of a part of the vocabulary."""
 
-    def __init__(self, parts: Parts, layers: Sequence[Layer]) -> None:
+    def __init__(self, parts: Parts, layers: Sequence[Layer], *, sums: bool = False) -> None:
+        """`sums`: what the last layer returns is still to be summed over the ranks."""
         decoder = parts.decoder
-        self.vocab_size = decoder.vocab_size
+        self.vocab_size = parts.vocab_size
+        self.vocabulary = Vocabulary(parts.vocab_size, decoder.vocab_size, parts.group)
         self._specs = attention_specs(decoder)
         self._state_specs = state_specs(decoder)
         self._layers = layers
@@ -43,7 +45,7 @@ class Decoder:
         self._dtype = parts.storage.compute
         # On a CPU the checkpoint's tensors are views of its file.
         self._embedding = embedding.to(parts.storage.embedding, copy=embedding.device.type == "cpu")
-        self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"))
+        self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"), sums=sums)
         self._head = parts.storage.makers.linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
         # Rounded as the checkpoint's training did: in bfloat16, √3072 = 55.43 becomes 55.5.
         self._embedding_scale = torch.tensor(decoder.embedding_scale, dtype=self._dtype).item()
@@ -70,7 +72,7 @@ class Decoder:
     def forward(self, batch: Batch) -> Tensor:
         """Returns the last hidden states [N, hidden_size] of the wanted tokens, before the head."""
         delta: Tensor | None = None
-        residual = F.embedding(batch.token_ids, self._embedding).to(self._dtype)
+        residual = self.vocabulary.embed(batch.token_ids, self._embedding, self._dtype)
         if self._embedding_scale != 1.0:
             residual.mul_(self._embedding_scale)
         turns: dict[Rope | None, Tensor] = {
@@ -93,13 +95,13 @@ class Decoder:
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
-        """Returns [N, vocab_size] in the model's own type: the logits before `finish`, in the same order."""
-        return self._head(hidden)
+        """See ScoringModel."""
+        return self.vocabulary.own(self._head(hidden))
 
     @torch.inference_mode()
     def finish(self, scores: Tensor) -> Tensor:
-        """Returns the logits, float32, of what `head` gave; may change that."""
-        logits = scores.float()
+        """See ScoringModel."""
+        logits = self.vocabulary.join(scores).float()
         if self._logit_scale != 1.0:
             logits = logits.mul_(self._logit_scale)
         if self._soft_cap is None:

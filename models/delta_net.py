@@ -15,6 +15,7 @@ class DeltaNet:
     def __init__(self, parts: Parts, layer: str, index: int, config: DeltaNetConfig) -> None:
         name = f"{layer}.{config.name}"
         self._config = config
+        self._group = parts.group
         self._recurrence = parts.recurrence
         self._first_state = parts.decoder.num_states(index)
         self._product = parts.storage.makers.linear(_projection(parts, name, config), None)
@@ -53,7 +54,7 @@ class DeltaNet:
 
     def add_to(self, residual: Tensor, attended: Tensor) -> Tensor | None:
         """See Mixer."""
-        return add_product(self._output, attended, residual)
+        return add_product(self._output, attended, residual, self._group)
 
 
 def convolution_weight(parts: Parts, name: str) -> Tensor:

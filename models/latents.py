@@ -32,6 +32,7 @@ class LatentSelfAttention:
         assert latent is not None, "a model without latents"
         self._latent: LatentConfig = latent
         self._layer = index
+        self._group = parts.group
         self._spec = attention_spec(parts.decoder, parts.decoder.layers[index])
         self._queries = _Queries(parts, name, latent)
         self._keys = _keys(parts, name, latent)
@@ -68,7 +69,7 @@ class LatentSelfAttention:
     def add_to(self, residual: Tensor, attended: Tensor) -> Tensor | None:
         """The output, still to be added to residual; None where it is added already."""
         latents = attended.view(len(attended), -1, self._latent.latent_dim)
-        return add_product(self._output, self._out_of_latents(latents).flatten(1), residual)
+        return add_product(self._output, self._out_of_latents(latents).flatten(1), residual, self._group)
 
 
 class _Queries:

@@ -10,6 +10,7 @@ from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, Inde
 from corymb.kernels.operations import Activation, Norm, Operations
 from corymb.kernels.recurrence import Recurrence
 from corymb.models.config import DecoderConfig, LayerConfig
+from corymb.models.group import ALONE, Group
 from corymb.models.head_order import join_heads, order_of
 from corymb.models.latent_config import LatentConfig
 from corymb.models.linear import FusedLinear, Linear
@@ -29,13 +30,15 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Makes layers out of named tensors."""
+    """Makes layers out of named tensors: of a model that several ranks share, one rank's part."""
 
-    decoder: DecoderConfig
+    decoder: DecoderConfig  # sizes of this rank's part
     weights: Weights
     operations: Operations
     recurrence: Recurrence
     storage: Storage
+    group: Group
+    vocab_size: int  # of the whole model
 
     def linear(self, *names: str, bias: bool) -> Linear:
         """One product for the weights of these names, their outputs one after another."""
@@ -47,11 +50,14 @@ class Parts:
         weight, biases = self.weights.take(f"{name}.weight"), self.weights.take(f"{name}.bias") if bias else None
         return self.storage.makers.exact(weight.float(), None if biases is None else biases.float())
 
-    def norm(self, name: str, order: Tensor | None = None, *, eps: float | None = None) -> "RMSNorm":
-        """A norm over hidden states, or over heads whose dimensions stand in `order`. `eps`: None for the model's."""
+    def norm(
+        self, name: str, order: Tensor | None = None, *, eps: float | None = None, sums: bool = False
+    ) -> "RMSNorm":
+        """A norm over hidden states, or over heads whose dimensions stand in `order`. `eps`: None for the model's.
+        `sums`: see RMSNorm."""
         weight = self.weights.take(f"{name}.weight").float() + self.decoder.norm_offset
         weight = weight if order is None else weight[order.to(weight.device)]
-        return RMSNorm(weight, eps or self.decoder.norm_eps, self.operations)
+        return RMSNorm(weight, eps or self.decoder.norm_eps, self.operations, self.group if sums else ALONE)
 
     def _joined(self, names: list[str]) -> Tensor:
         tensors = [self.weights.take(name) for name in names]
@@ -61,9 +67,11 @@ class Parts:
 class RMSNorm:
     """Divides by the root of the mean square, then weighs."""
 
-    def __init__(self, weight: Tensor, eps: float, operations: Operations) -> None:
+    def __init__(self, weight: Tensor, eps: float, operations: Operations, group: Group) -> None:
+        """`group`: the ranks over which what `after_add` adds must be summed first."""
         self.norm = Norm(weight, eps)
         self._operations = operations
+        self._group = group
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the norm of x."""
@@ -73,7 +81,7 @@ class RMSNorm:
         """Adds x, if there is any, to residual in place and returns the norm of the sum."""
         if x is None:
             return self(residual)
-        return self._operations.add_rms_norm(x, residual, self.norm.weight, self.norm.eps)
+        return self._group.add_rms_norm(x, residual, self.norm, self._operations)
 
 
 def multiply_normed(
@@ -88,9 +96,10 @@ def multiply_normed(
     return product(normed) if gate is None else product.fused(normed, gate=gate)
 
 
-def add_product(product: Linear, x: Tensor, residual: Tensor) -> Tensor | None:
-    """Returns the product with x, which is still to be added to residual; None where it is added already."""
-    if isinstance(product, FusedLinear) and product.fuses(len(x), "addition"):
+def add_product(product: Linear, x: Tensor, residual: Tensor, group: Group) -> Tensor | None:
+    """Returns the product with x, whose sum over the group is still to be added to residual; None where it is added
+    already."""
+    if group.size == 1 and isinstance(product, FusedLinear) and product.fuses(len(x), "addition"):
         product.fused(x, add_to=residual)
         return None
     return product(x)
@@ -114,6 +123,7 @@ class MLP:
 
     def __init__(self, parts: Parts, name: str) -> None:
         bias = parts.decoder.mlp_bias
+        self._group = parts.group
         self._gate_up = parts.linear(f"{name}.gate_proj", f"{name}.up_proj", bias=bias)
         self._down = parts.linear(f"{name}.down_proj", bias=bias)
         activations = {"silu": parts.operations.silu_mul, "gelu_tanh": parts.operations.gelu_tanh_mul}
@@ -122,16 +132,21 @@ class MLP:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns [T, hidden_size] of [T, hidden_size]."""
+        return self._group.all_reduce(self.part(x))
+
+    def part(self, x: Tensor) -> Tensor:
+        """The same, still to be summed over the ranks."""
         return self._down(self._activate(self._gate_up(x)))
 
     def after(self, delta: Tensor | None, residual: Tensor, norm: RMSNorm) -> Tensor | None:
-        """Adds delta to residual and returns the MLP of the norm of that; None if that is added already too."""
+        """Adds delta to residual and returns the MLP of the norm of that, still to be summed over the ranks; None if
+        that is added already too."""
         product = self._gate_up
         if isinstance(product, FusedLinear) and product.fuses(len(residual), "gate"):
             inner = multiply_normed(product, delta, residual, norm, gate=self._activation)
         else:
             inner = self._activate(multiply_normed(product, delta, residual, norm))
-        return add_product(self._down, inner, residual)
+        return add_product(self._down, inner, residual, self._group)
 
 
 class SelfAttention:
@@ -139,6 +154,7 @@ class SelfAttention:
 
     def __init__(self, parts: Parts, name: str, index: int) -> None:
         decoder, layer = parts.decoder, parts.decoder.layers[index]
+        self._group = parts.group
         self._cache = decoder.num_attending(index)
         self._spec = attention_spec(decoder, layer)
         if decoder.sinks:
@@ -195,11 +211,11 @@ class SelfAttention:
 
     def output(self, attended: Tensor) -> Tensor:
         """Returns [N, hidden_size] of what N tokens attended to."""
-        return self._output(attended)
+        return self._group.all_reduce(self._output(attended))
 
     def add_to(self, residual: Tensor, attended: Tensor) -> Tensor | None:
-        """The output, still to be added to residual; None where it is added already."""
-        return add_product(self._output, attended, residual)
+        """The output, still to be summed over the ranks and added to residual; None where it is added already."""
+        return add_product(self._output, attended, residual, self._group)
 
     def _normed(self, heads: Tensor) -> Tensor:
         if self._query_norm is None or self._key_norm is None:

@@ -16,8 +16,8 @@ class LlamaLayer:
         name = f"model.layers.{index}"
         self._mixer = layer_mixer(parts, index)
         self._mlp = layer_mlp(parts, index)
-        self._mixer_norm = parts.norm(f"{name}.input_layernorm")
-        self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm")
+        self._mixer_norm = parts.norm(f"{name}.input_layernorm", sums=True)
+        self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm", sums=True)
 
     def attend(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """See decoder.Layer."""
@@ -30,4 +30,4 @@ class LlamaLayer:
 
 def build_llama(parts: Parts) -> Decoder:
     """Builds the model out of its tensors."""
-    return Decoder(parts, [LlamaLayer(parts, index) for index in range(len(parts.decoder.layers))])
+    return Decoder(parts, [LlamaLayer(parts, index) for index in range(len(parts.decoder.layers))], sums=True)

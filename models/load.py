@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from corymb.models.decoder import Decoder
 from corymb.models.deepseek import build_deepseek
 from corymb.models.errors import UnsupportedModel
 from corymb.models.gemma import build_gemma
+from corymb.models.group import ALONE, Group
 from corymb.models.headers import check_tensors, read_headers, weights_size_bytes
 from corymb.models.inventory import as_stored, draft_layers, expected_tensors
 from corymb.models.layers import Parts, Storage
@@ -25,7 +27,8 @@ from corymb.models.multiplied import MultipliedWeights
 from corymb.models.mxfp4 import Mxfp4Weights
 from corymb.models.packed import packed_names, unpacked
 from corymb.models.precision import DType, Precision, WeightType
-from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights
+from corymb.models.share import Share, check_split, cut_of, local_config
+from corymb.models.weights import CheckpointWeights, DummyWeights, Progress, Weights, size_bytes
 
 __all__ = ["LoadFormat", "load_model", "weights_size_bytes"]
 
@@ -56,6 +59,7 @@ class LoadOptions:
     operations: Operations = field(default_factory=TorchOperations)
     recurrence: Recurrence = field(default_factory=TorchRecurrence)
     makers: Makers | None = None  # None: what suits device and types
+    group: Group = ALONE  # the ranks that share the model
 
     @property
     def storage(self) -> Storage:
@@ -76,16 +80,37 @@ def load_model(
     decoder = config.decoder
     if decoder is None:
         raise UnsupportedModel(f"{config.architecture} has no weights to load.")
+    share = Share(options.group.rank, options.group.size)
+    check_split(decoder, config.architecture, share.size)
+    cuts = partial(cut_of, decoder=decoder, share=share)
+
     if options.load_format == "dummy":
-        return _build(decoder, DummyWeights(expected_tensors(decoder), options.dtype, options.device), options)
+        invented = DummyWeights(expected_tensors(decoder), options.dtype, options.device, cuts=cuts)
+        return _build(decoder, share, invented, options)
     stored = read_headers(folder)
     decoder = as_stored(decoder, stored)
     check_tensors(unpacked(stored, folder), expected_tensors(decoder), folder, ignored=draft_layers(decoder))
-    with CheckpointWeights(stored, options.device, on_progress) as weights:
-        return _build(decoder, Mxfp4Weights(weights, packed_names(stored)), options)
+    with CheckpointWeights(stored, options.device, on_progress, cuts=cuts) as weights:
+        return _build(decoder, share, Mxfp4Weights(weights, packed_names(stored)), options)
 
 
-def _build(decoder: DecoderConfig, weights: Weights, options: LoadOptions) -> Decoder:
+def read_size_bytes(folder: Path, decoder: DecoderConfig, share: Share) -> int:
+    """What a rank reads of a model folder's tensors."""
+    ignored = draft_layers(decoder)
+    read = {name: stored for name, stored in read_headers(folder).items() if not name.startswith(ignored)}
+    return sum(size_bytes(stored, cut_of(name, decoder, share)) for name, stored in read.items())
+
+
+def _build(decoder: DecoderConfig, share: Share, weights: Weights, options: LoadOptions) -> Decoder:
     if decoder.multipliers is not None:
         weights = MultipliedWeights(weights, decoder, decoder.multipliers)
-    return FAMILIES[decoder.family](Parts(decoder, weights, options.operations, options.recurrence, options.storage))
+    parts = Parts(
+        decoder=local_config(decoder, share),
+        weights=weights,
+        operations=options.operations,
+        recurrence=options.recurrence,
+        storage=options.storage,
+        group=options.group,
+        vocab_size=decoder.vocab_size,
+    )
+    return FAMILIES[decoder.family](parts)

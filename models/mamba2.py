@@ -16,6 +16,7 @@ class Mamba2:
     def __init__(self, parts: Parts, layer: str, index: int, config: Mamba2Config) -> None:
         name = f"{layer}.{config.name}"
         self._config = config
+        self._group = parts.group
         self._recurrence = parts.recurrence
         self._first_state = parts.decoder.num_states(index)
         self._product = parts.linear(f"{name}.in_proj", bias=config.bias)
@@ -49,7 +50,7 @@ class Mamba2:
 
     def add_to(self, residual: Tensor, mixed: Tensor) -> Tensor | None:
         """What is still to be added to residual; None where it is added already."""
-        return add_product(self._output, mixed, residual)
+        return add_product(self._output, mixed, residual, self._group)
 
 
 def _gated_norm(parts: Parts, name: str, config: Mamba2Config) -> GatedNorm | None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
 from corymb.models.states import StateSpec
+from corymb.models.vocabulary import Vocabulary
 from corymb.scheduler.plan import Int32
 
 
@@ -37,12 +38,17 @@ class Batch:
 class ScoringModel(Protocol):
     """A model whose logits come in two steps, so that a greedy choice may do without the second."""
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """How its scores are spread over ranks."""
+        ...
+
     def head(self, hidden: Tensor) -> Tensor:
-        """Returns [N, vocab_size] of hidden states [N, hidden_size], in the order of the logits."""
+        """Returns [N, V] of hidden states [N, hidden_size], in the order of the logits: this rank's part of them."""
         ...
 
     def finish(self, scores: Tensor) -> Tensor:
-        """Returns the logits, float32, of what `head` gave; may change that."""
+        """Returns the logits [N, vocab_size], float32, of what `head` gave on all ranks; may change that."""
         ...
 
 

@@ -23,6 +23,7 @@ class RoutedMLP:
         config = parts.decoder.experts
         assert config is not None, "a sparse layer of a model without experts"
         name = f"{layer}.{config.block}"
+        self._group = parts.group
         self._router = parts.exact_linear(f"{name}.{config.router}", bias=config.router_bias)
         correction = parts.weights.take(f"{name}.{config.correction}").float() if config.correction else None
         rule = Rule(config.routing, config.gating, correction)
@@ -31,12 +32,16 @@ class RoutedMLP:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns [T, hidden_size] of [T, hidden_size]."""
-        routed = self._experts(x, self._router(x.float()))
-        return routed if self._shared is None else routed.add_(self._shared(x))
+        return self._group.all_reduce(self._part(x))
 
     def after(self, delta: Tensor | None, residual: Tensor, norm: RMSNorm) -> Tensor | None:
         """See layers.LayerMLP."""
-        return self(norm.after_add(delta, residual))
+        return self._part(norm.after_add(delta, residual))
+
+    def _part(self, x: Tensor) -> Tensor:
+        """What the layer gives, still to be summed over the ranks; all of them route alike."""
+        routed = self._experts(x, self._router(x.float()))
+        return routed if self._shared is None else routed.add_(self._shared(x))
 
 
 class SharedMLP:
@@ -47,8 +52,8 @@ class SharedMLP:
         self._gate = parts.linear(f"{name}.{config.gate}", bias=False) if config.gate else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns [T, hidden_size] of [T, hidden_size]."""
-        out = self._mlp(x)
+        """Returns [T, hidden_size] of [T, hidden_size], still to be summed over the ranks."""
+        out = self._mlp.part(x)
         return out if self._gate is None else out * self._gate(x).sigmoid()
 
 

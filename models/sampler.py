@@ -11,6 +11,7 @@ from corymb.kernels import logit_edits
 from corymb.kernels.logit_edits import Entries
 from corymb.kernels.noise import row_keys
 from corymb.kernels.sampling import Choice, Draws, Sampling, TorchSampling
+from corymb.models.group import ALONE, Group
 from corymb.models.penalties import Said
 from corymb.models.placement import Place
 from corymb.models.settings import Needs, Settings
@@ -29,13 +30,25 @@ class Turn:
 
 
 class Sampler:
-    """Owns the sampling state of all rows. A batch of greedy rows without edits costs one pass over its logits."""
+    """Owns the sampling state of all rows. A batch of greedy rows without edits costs one pass over its logits.
 
-    def __init__(self, num_rows: int, eos_ids: frozenset[int], place: Place, sampling: Sampling | None = None) -> None:
+    Of several ranks all choose, from the same logits, and keep what rank 0 chose.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        eos_ids: frozenset[int],
+        place: Place,
+        sampling: Sampling | None = None,
+        *,
+        group: Group = ALONE,
+    ) -> None:
         self._sampling: Sampling = sampling or TorchSampling()
         self.settings = Settings(num_rows, eos_ids)
         self._said = Said(num_rows, place)
         self._place = place
+        self._group = group
 
     def open(self, opened: Opened) -> None:
         """A request took a row."""
@@ -50,13 +63,16 @@ class Sampler:
         if masks is not None:
             needs[masks.index] &= ~np.uint8(Needs.MINIMUM)  # their masks know of it
         if masks is None and not (needs & ~np.uint8(Needs.LOGPROBS | Needs.EMBEDDING)).any():
-            return self._sampling.greedy(logits)
+            choice = self._sampling.greedy(logits)
+            self._group.copy_from_first(choice.token_ids)
+            return choice
         penalized = np.flatnonzero(needs & Needs.PENALTIES)
         self._edit(logits, rows, needs)
         if masks is not None and len(masks.index):
             self._sampling.mask(logits, self._place(masks.index.astype(np.int64)), self._place(masks.bits))
         choice = self._sampling.greedy(logits)
         self._draw(choice, logits, turn)
+        self._group.copy_from_first(choice.token_ids)
         if len(penalized):
             self._said.append(rows[penalized], choice.token_ids[self._place(penalized)])
         return choice

@@ -14,6 +14,7 @@ class ShortConvolution:
 
     def __init__(self, parts: Parts, layer: str, index: int, config: ShortConvolutionConfig) -> None:
         name = f"{layer}.{config.name}"
+        self._group = parts.group
         self._recurrence = parts.recurrence
         self._state = parts.decoder.num_states(index)
         self._product = parts.linear(f"{name}.in_proj", bias=config.bias)
@@ -36,4 +37,4 @@ class ShortConvolution:
 
     def add_to(self, residual: Tensor, attended: Tensor) -> Tensor | None:
         """See Mixer."""
-        return add_product(self._output, attended, residual)
+        return add_product(self._output, attended, residual, self._group)

@@ -9,6 +9,8 @@ from corymb.models.memory import Memory
 _MOST_REQUESTS = 32  # of full context length: more are seldom used, and a CPU cannot run more
 _DEFAULT_SHARE = 0.25  # of the memory that is available beside the weights
 _LEAST_TOKENS = 512  # a server with less could not answer a common prompt
+SLIDING_RATIO = 0.8
+STATE_RATIO = 0.9
 _STATES_A_REQUEST = 4  # one that it works in, two snapshots, and one that waits in the tree for the next such request
 
 
@@ -34,8 +36,8 @@ class PoolRequest:
     page_size: int = 1
     max_total_tokens: int | None = None
     mem_fraction_static: float | None = None  # weights and pools over all memory
-    sliding_ratio: float = 0.8  # tokens of the sliding pool for each token of the full pool
-    state_ratio: float = 0.9  # bytes of recurrent states for each byte of keys and values
+    sliding_ratio: float = SLIDING_RATIO  # tokens of the sliding pool for each token of the full pool
+    state_ratio: float = STATE_RATIO  # bytes of recurrent states for each byte of keys and values
     max_states: int | None = None  # None: by the ratio
 
 

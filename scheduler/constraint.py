@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from corymb.scheduler.messages import Grammar
 from corymb.scheduler.plan import Int32
+from corymb.scheduler.thinking import ThinkingLimit
 
 SLOWEST_TOKEN_S = 0.05  # a grammar may take so long for one token: every other request waits for it
 _ALL = np.int32(-1)
+_BITS = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)  # by place in a word
 
 
 class Matcher(Protocol):
@@ -63,9 +65,19 @@ class Constraint:
 
     # outputs   [0, …) free until `after` has come: anything but an end   […) inside the grammar
 
-    def __init__(self, matcher: Matcher, *, after: tuple[int, ...], ending_ids: Iterable[int], min_new: int) -> None:
-        """`ending_ids` may not come inside the first `min_new` tokens, unless the grammar allows nothing else."""
+    def __init__(
+        self,
+        matcher: Matcher | None,
+        *,
+        after: tuple[int, ...] = (),
+        ending_ids: Iterable[int] = (),
+        min_new: int = 0,
+        limit: ThinkingLimit | None = None,
+    ) -> None:
+        """`matcher` None: only `limit` holds. `ending_ids` may not come inside the first `min_new` tokens, unless the
+        grammar allows nothing else."""
         self._matcher = matcher
+        self._limit = limit
         self._awaited = after
         self._tail: tuple[int, ...] = ()  # the last output tokens, while it is still free
         self._ending = np.array(sorted(ending_ids), np.int64)
@@ -76,15 +88,24 @@ class Constraint:
     @property
     def is_over(self) -> bool:
         """Whether the output is complete."""
-        return self._matcher.is_over
+        return self._matcher is not None and self._matcher.is_over
+
+    @property
+    def is_free(self) -> bool:
+        """Whether any token may come, from now on."""
+        return self._matcher is None and (self._limit is None or self._limit.is_over)
 
     def advance(self, token_id: int) -> bool:
         """The output has grown by one token; False where the grammar does not allow it."""
         self._num_outputs += 1
+        if self._limit is not None:
+            self._limit.advance(token_id)
         if self._awaited:
             self._tail = (*self._tail, token_id)[-len(self._awaited) :]
             if self._tail == self._awaited:
                 self._awaited = ()
+            return True
+        if self._matcher is None:
             return True
         begun_s = time.thread_time()
         accepted = self._matcher.accept(token_id)
@@ -93,6 +114,14 @@ class Constraint:
 
     def fill(self, bits: Int32) -> None:
         """Sets the bits [W] of the tokens that may come next."""
+        forced = self._limit.forced if self._limit is not None else None
+        if forced is not None:
+            bits[:] = 0
+            bits[forced >> 5] = _BITS[forced & 31]
+            return
+        if self._matcher is None:
+            bits[:] = _ALL
+            return
         if self._awaited:
             bits[:] = _ALL
             _clear(bits, self._ending)

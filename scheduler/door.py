@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corymb.scheduler.messages import Finish, Generate, Grammar, LogprobOptions, Sampling, TextOptions
+from corymb.scheduler.messages import Finish, Generate, Grammar, LogprobOptions, Sampling, TextOptions, Thinking
 from corymb.scheduler.plan import Int32
 
 MAX_PRIORITY = 1_000_000_000
@@ -47,6 +47,7 @@ def check(
         _check_room(len(prompt_ids), message.sampling.max_new_tokens, limits.context_length, capacity)
         _check_sampling(message.sampling, limits.vocab_size)
         _check_grammar(message.sampling.grammar, limits.vocab_size, known=knows_grammar)
+        _check_thinking(message.sampling.thinking, limits.vocab_size)
         _check_text(message.text, limits.vocab_size)
         _check_embed(message, limits)
         if message.logprobs is not None:
@@ -137,6 +138,13 @@ def _check_grammar(grammar: Grammar | None, vocab_size: int, *, known: bool) -> 
     _require(known, "grammar: it was not compiled for this server")
     if grammar is not None:
         _check_ids("grammar.after", grammar.after, vocab_size)
+
+
+def _check_thinking(thinking: Thinking | None, vocab_size: int) -> None:
+    if thinking is not None:
+        _require(thinking.max_tokens >= 0, "thinking.max_tokens: must not be negative")
+        _check_ids("thinking.end", thinking.end, vocab_size)
+        _check_ids("thinking.begin", thinking.begin, vocab_size)
 
 
 def _check_ids(name: str, token_ids: tuple[int, ...], vocab_size: int) -> None:

@@ -12,13 +12,16 @@ from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.messages import Grammar, Learn, Reply, Sampling
 from corymb.scheduler.plan import Masks
 from corymb.scheduler.request import Request, State
+from corymb.scheduler.thinking import ThinkingLimit
 
 
 class Following:
     """Knows which grammars the matchers have taken in, and lets requests follow them."""
 
-    def __init__(self, ledger: Ledger, matchers: Matchers | None, limits: Limits) -> None:
-        """Ends requests through `ledger`. Without `matchers` no grammar is ever known."""
+    def __init__(self, ledger: Ledger, matchers: Matchers | None, limits: Limits, *, judges: bool = True) -> None:
+        """Ends requests through `ledger`. Without `matchers` no grammar is ever known. `judges`: by how long tokens
+        take, which is another time on every rank."""
+        self._judges = judges
         self._ledger = ledger
         self._matchers = matchers
         self._eos_ids = limits.eos_ids
@@ -61,12 +64,14 @@ class Following:
         return grammar is None or (self._matchers is not None and self._matchers.knows(grammar))
 
     def constraint(self, sampling: Sampling) -> Constraint | None:
-        """A constraint at the beginning of the grammar that a request names; None where it names none."""
+        """A constraint at the beginning of what a request must follow; None where it may say anything."""
+        limit = ThinkingLimit(sampling.thinking) if sampling.thinking is not None else None
         if sampling.grammar is None:
-            return None
+            return Constraint(None, limit=limit) if limit is not None else None
         assert self._matchers is not None, "the door lets in known grammars only"
         return Constraint(
             self._matchers.open(sampling.grammar),
+            limit=limit,
             after=sampling.grammar.after,
             ending_ids=self._eos_ids | frozenset(sampling.stop_token_ids),
             min_new=sampling.min_new_tokens,
@@ -89,7 +94,7 @@ class Following:
         constraint = request.constraint
         assert constraint is not None, "constrained rows have constraints"
         constraint.fill(bits)
-        if constraint.slowest_s <= SLOWEST_TOKEN_S:
+        if not self._judges or constraint.slowest_s <= SLOWEST_TOKEN_S:
             return True
         self._ledger.end(request, too_slow(constraint.slowest_s, SLOWEST_TOKEN_S), keep=False)
         return False

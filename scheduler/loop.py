@@ -42,13 +42,15 @@ class Loop:
         *,
         overlap_depth: int,
         clock: Callable[[], float] = time.monotonic,
+        agree: Callable[[StepPlan | None], None] = lambda _: None,
     ) -> None:
-        """Owns none of its three parts; the caller closes the runner."""
+        """Owns none of its three parts; the caller closes the runner. `agree` sees every plan before its launch."""
         self._scheduler = scheduler
         self._runner = runner
         self._port = port
         self._depth = overlap_depth
         self._clock = clock
+        self._agree = agree
         self._in_flight: deque[tuple[StepPlan, StepResult]] = deque()
         self._stopped = False
         self._stats_due_s = 0.0
@@ -71,6 +73,7 @@ class Loop:
         for message in self._port.receive(self._wait_s()):
             self._scheduler.receive(message)
         plan = self._scheduler.plan()
+        self._agree(plan)
         if plan is not None:
             if self.step_started_s is None:
                 self.step_started_s = self._clock()

@@ -26,6 +26,14 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
     after: tuple[int, ...] = ()  # token ids that must have come before it applies: the end of reasoning; () at once
 
 
+class Thinking(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long an answer may think."""
+
+    max_tokens: int  # then its end comes, token by token, whatever the model would rather say
+    end: tuple[int, ...]  # token ids of the mark behind a thought
+    begin: tuple[int, ...] = ()  # what an output begins with that thinks; (): the prompt began the thought
+
+
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """How one request picks tokens. Every value is already inside its bounds: see `scheduler.door`."""
 
@@ -43,6 +51,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     grammar: Grammar | None = None
+    thinking: Thinking | None = None
 
 
 class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -43,10 +43,12 @@ class Scheduler:
         limits: Limits,
         *,
         matchers: Matchers | None = None,
+        judges_grammars: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`matchers` follow grammars; without them requests that name one are refused. `clock` is the one that arrival
-        times are read from. Raises ValueError for options that cannot work."""
+        """`matchers` follow grammars; without them requests that name one are refused. `judges_grammars`: requests with
+        a slow one end; not where several ranks would each judge by its own time. `clock` is the one that arrival times
+        are read from. Raises ValueError for options that cannot work."""
         validate(config, enable_prefix_cache=cache.config.enable_prefix_cache)
         self._config = config
         self._cache = cache
@@ -55,7 +57,7 @@ class Scheduler:
         self._tally = Tally()
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
         self._ledger = Ledger(cache, self._outbox, seats=config.max_running_requests)
-        self._following = Following(self._ledger, matchers, limits)
+        self._following = Following(self._ledger, matchers, limits, judges=judges_grammars)
         self._reception = Reception(
             self._ledger, self._outbox, self._tally, self._following, config=config, limits=limits, clock=clock
         )

@@ -51,6 +51,8 @@ class Settling:
             finish = finish_after(request, token_id) if follows else astray(token_id)
             if finish is not None:
                 break
+        if request.constraint is not None and request.constraint.is_free and request.lease is not None:
+            self._ledger.rows.constrained[request.lease.row] = False  # later steps need not wait for its mask
         self._tally.num_generated_tokens += taken
         logprobs = sampled.logprobs.get(index) if request.logprobs is not None else None
         if finish is not None:

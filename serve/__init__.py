@@ -2,14 +2,16 @@
 
 Where to read, by what you look for:
 
-    start-up     cli → flags, config (gpu_options) → listener → serving: prepare (the model without tensors; devices)
-                 → children → main_process
-    processes    main: supervisor, engine, stream, served_model · the scheduler's: scheduler_process → scheduling
-                 (garbage, profiling) · the detokenizer's: detokenizer_process → detokenizer, stops
+    start-up     cli → flags, config (gpu_options, parallel_options) → listener
+                 → serving: prepare (the model without tensors; devices) → children → main_process
+    processes    main: supervisor, engine, stream, served_model
+                 the detokenizer's: detokenizer_process → detokenizer, stops
+                 a scheduler's, one a rank: scheduler_process → scheduling (garbage, profiling), lockstep
+                 several nodes: nodes, node_link; the main process of another than the first: further_node
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
                  → completions, chat_completions, responses (response_store), anthropic, ollama, native,
-                 text_routes, embeddings, score, rerank, decisions (questions; these three: labels)
+                 text_routes, parse_routes, embeddings, score, rerank, decisions (questions; these three: labels)
                  → requests → fan → engine
     its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;
                  anthropic_fields, anthropic_content; ollama_fields

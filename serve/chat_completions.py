@@ -54,7 +54,7 @@ def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
         refused("moderation", "this server does not moderate"),
     ]
     shared = (sampling_fields(info.vocab_size), request_fields(settings), structure_fields())
-    return table(own, others, conversation_fields(), tool_fields(), reasoning_fields(), *shared)
+    return table(own, others, conversation_fields(), tool_fields(), reasoning_fields(settings), *shared)
 
 
 class ChatCompletions:

@@ -9,14 +9,21 @@ from types import TracebackType
 import msgspec
 
 from corymb.serve.config import ServeConfig, child_environment
-from corymb.serve.transport import DETOKENIZER, SCHEDULER
+from corymb.serve.parallel_options import ParallelOptions
+from corymb.serve.transport import DETOKENIZER, scheduler_name
 
 Commands = Mapping[str, Sequence[str]]
 
-COMMANDS: Commands = {
-    SCHEDULER: (sys.executable, "-P", "-m", "corymb.serve.scheduler_process"),
-    DETOKENIZER: (sys.executable, "-P", "-m", "corymb.serve.detokenizer_process"),
-}
+
+def commands_of(options: ParallelOptions) -> Commands:
+    """A scheduler for each rank of this node and, on node 0, a detokenizer."""
+    python = (sys.executable, "-P", "-m")
+    commands: dict[str, tuple[str, ...]] = {
+        scheduler_name(rank): (*python, "corymb.serve.scheduler_process", str(rank)) for rank in options.local_ranks
+    }
+    if options.node_rank == 0:
+        commands[DETOKENIZER] = (*python, "corymb.serve.detokenizer_process")
+    return commands
 
 
 class ChildOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +64,10 @@ class Child:
         status = self._process.returncode
         return f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
 
+    def stop(self) -> None:
+        """Ends it for certain, and waits for nothing: so no rank sees another one gone and complains."""
+        self._process.kill()
+
     def kill(self) -> None:
         """Ends it for certain and takes its exit status."""
         self._process.kill()
@@ -69,8 +80,8 @@ class Child:
 class Children:
     """Owns the child processes: leaving the `with` ends them all."""
 
-    def __init__(self, commands: Commands = COMMANDS) -> None:
-        self._children = [Child(name, _start(command)) for name, command in commands.items()]
+    def __init__(self, commands: Commands, *, one_node: bool = True) -> None:
+        self._children = [Child(name, _start(command, one_node)) for name, command in commands.items()]
 
     def __iter__(self) -> Iterator[Child]:
         return iter(self._children)
@@ -99,15 +110,17 @@ class Children:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for child in self._children:
+            child.stop()
+        for child in self._children:
             child.kill()
 
 
-def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], one_node: bool) -> subprocess.Popen[bytes]:
     # A process group of its own keeps a terminal's Ctrl-C from the children: the main process decides.
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=sys.stderr.fileno(),
-        env=child_environment(),
+        env=child_environment(one_node=one_node),
         process_group=0,
     )

@@ -4,14 +4,16 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NoReturn
 
 from corymb.models.errors import ModelError
-from corymb.serve.children import Children
+from corymb.serve.children import Children, commands_of
 from corymb.serve.config import ConfigError, ServeConfig, from_flags, move_keys_to_environment
 from corymb.serve.flags import parser, show_error
 from corymb.serve.listener import listen
 from corymb.serve.log import set_up_logging
+from corymb.serve.nodes import Nodes
 from corymb.serve.timeline import Timeline
 from corymb.serve.transport import private_directory
 
@@ -59,8 +61,17 @@ def _hide_keys() -> None:
 def _serve(config: ServeConfig) -> int:
     timeline = Timeline()
     set_up_logging(config.http.log_level)
-    with listen(config.http) as listener, private_directory() as sockets, Children() as children:
+    with ExitStack() as stack:
+        listener = stack.enter_context(listen(config.http)) if config.parallel.node_rank == 0 else None
+        nodes = stack.enter_context(Nodes(config)) if config.parallel.has_further_nodes else None
+        sockets = stack.enter_context(private_directory())
+        commands, one_node = commands_of(config.parallel), config.parallel.nnodes == 1
+        children = stack.enter_context(Children(commands, one_node=one_node))
         # The children import what they need while this process does the same and looks at the model.
+        if listener is None:
+            from corymb.serve.further_node import serve_further  # noqa: PLC0415
+
+            return serve_further(config, sockets=sockets, children=children, timeline=timeline)
         from corymb.serve.serving import serve  # noqa: PLC0415
 
-        return serve(config, listener=listener, sockets=sockets, children=children, timeline=timeline)
+        return serve(config, listener=listener, sockets=sockets, children=children, timeline=timeline, nodes=nodes)

@@ -11,9 +11,11 @@ import msgspec
 from corymb.cache.config import LEAST_STATES, Eviction
 from corymb.scheduler import validity
 from corymb.scheduler.config import SchedulerConfig
+from corymb.serve import gpu_options, parallel_options
 from corymb.serve.devices import Device
 from corymb.serve.failpoints import Failpoint, parse_failpoint
-from corymb.serve.gpu_options import GpuOptions, conflicts
+from corymb.serve.gpu_options import GpuOptions
+from corymb.serve.parallel_options import ParallelOptions
 
 API_KEY_VARIABLE = "CORYMB_API_KEY"
 ADMIN_API_KEY_VARIABLE = "CORYMB_ADMIN_API_KEY"
@@ -70,8 +72,8 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     mem_fraction_static: float | None = None  # None: by device
     max_total_tokens: int | None = None  # None: what fits
     page_size: int = 1
-    swa_full_tokens_ratio: float = 0.8
-    mamba_full_memory_ratio: float = 0.9
+    swa_full_tokens_ratio: float | None = None  # None: 0.8
+    mamba_full_memory_ratio: float | None = None  # None: 0.9
     max_mamba_cache_size: int | None = None  # None: by the ratio
     mamba_track_interval: int | None = None  # None: 256, or a page where pages are larger than a token
     mamba_max_states_per_path: int | None = None
@@ -102,6 +104,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryOptions
     runtime: RuntimeOptions
     gpu: GpuOptions
+    parallel: ParallelOptions = ParallelOptions()
 
     def without_secrets(self) -> "ServeConfig":
         """What other processes and `/get_server_info` may see."""
@@ -132,6 +135,7 @@ def from_flags(flags: argparse.Namespace) -> ServeConfig:
         memory=_pick(MemoryOptions, flags),
         runtime=_runtime(flags),
         gpu=_pick(GpuOptions, flags),
+        parallel=_pick(ParallelOptions, flags),
     )
     _check_pairs(config)
     return config
@@ -151,10 +155,13 @@ def move_keys_to_environment(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def child_environment() -> dict[str, str]:
+def child_environment(*, one_node: bool = True) -> dict[str, str]:
     """The environment of child processes: ours without the keys."""
     environment = {name: value for name, value in os.environ.items() if name not in _SECRET_VARIABLES}
     environment["TOKENIZERS_PARALLELISM"] = "false"
+    if one_node:
+        # NCCL's ranks find each other over this.
+        environment.setdefault("NCCL_SOCKET_IFNAME", "lo")
     if "OMP_WAIT_POLICY" not in environment:
         # GNU OpenMP's threads wait for each other by spinning, for about a millisecond. On a busy machine the one that
         # is waited for then does not get the core: loading weights took ten times as long. Some 20 µs are enough for
@@ -230,7 +237,7 @@ def _pick(section: type[Section], flags: argparse.Namespace, **values: object) -
 
 def _check_pairs(config: ServeConfig) -> None:
     """Refuses options that exclude each other."""
-    for sentence in conflicts(config.gpu):
+    for sentence in (*gpu_options.conflicts(config.gpu), *parallel_options.conflicts(config.parallel)):
         raise ConfigError(sentence)
     scheduler, memory = config.scheduler, config.memory
     chunk = scheduler.chunked_prefill_size

@@ -20,10 +20,11 @@ _LARGEST_CHUNK = 16384
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The first GPU that this process may use."""
+    """The GPUs that this process may use, by the first of them."""
 
     name: str
     total_bytes: int
+    count: int = 1
 
 
 def find_gpu(load: Callable[[str], Any] = ctypes.CDLL) -> Gpu | None:
@@ -43,7 +44,7 @@ def find_gpu(load: Callable[[str], Any] = ctypes.CDLL) -> Gpu | None:
     )
     if any(ask() != 0 for ask in questions) or count.value < 1:
         return None
-    return Gpu(name.value.decode(errors="replace"), total.value)
+    return Gpu(name.value.decode(errors="replace"), total.value, count.value)
 
 
 def resolve_device(asked: Device, gpu: Gpu | None) -> ResolvedDevice:

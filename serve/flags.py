@@ -86,6 +86,7 @@ def parser(program: str) -> Parser:
     _add_memory(made.add_argument_group("memory"))
     _add_runtime(made.add_argument_group("runtime"))
     _add_gpu(made.add_argument_group("GPU"))
+    _add_parallel(made.add_argument_group("several GPUs and nodes"))
     _add_tests(made)
     return made
 
@@ -318,6 +319,24 @@ def _add_gpu(group: Any) -> None:
     add("--cuda-graph-backend-prefill", choices=get_args(PrefillGraphs), help="default: piecewise")
     add("--disable-cuda-graph", action="store_true", help="queue every step kernel by kernel")
     add("--enable-deterministic-inference", action="store_true", help="the same bits whatever runs beside a request")
+
+
+def _add_parallel(group: Any) -> None:
+    add = group.add_argument
+    add("--tp-size", "--tensor-parallel-size", "--tp", metavar="N", type=positive, help="GPUs that share the model (1)")
+    add("--base-gpu-id", metavar="N", type=natural, help="index of the first GPU (default: 0)")
+    add("--gpu-id-step", metavar="N", type=positive, help="from one rank's GPU to the next (default: 1)")
+    add("--nnodes", metavar="N", type=positive, help="hosts that share the model; start the server on each (1)")
+    add("--node-rank", metavar="N", type=natural, help="of this host; node 0 serves HTTP (default: 0)")
+    add("--dist-init-addr", metavar="HOST:PORT", type=text, help="where nodes meet: on node 0, with the port above it")
+    add(
+        "--node-timeout",
+        dest="node_timeout_s",
+        metavar="S",
+        type=above_zero,
+        help="a node that is silent for so long is lost (default: 1.5)",
+    )
+    add("--check-plans", action="store_true", help="compare every step's plan over all ranks before it runs")
 
 
 def _add_tests(made: Parser) -> None:

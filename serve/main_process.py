@@ -16,6 +16,7 @@ from corymb.serve.config import ServeConfig
 from corymb.serve.engine import Engine, ServedModel
 from corymb.serve.log import DecodeLog
 from corymb.serve.metrics import Metrics
+from corymb.serve.nodes import Family, Nodes
 from corymb.serve.supervisor import Supervisor
 from corymb.serve.timeline import Timeline
 from corymb.serve.transport import MAIN, SCHEDULER, Inbox, Outbox, address
@@ -32,6 +33,7 @@ def run(
     sockets: Path,
     children: Children,
     timeline: Timeline,
+    nodes: Nodes | None = None,
 ) -> int:
     """Serves until the end; returns the exit status. The children have been told their options."""
     metrics = Metrics(model.names[0])
@@ -49,7 +51,7 @@ def run(
         )
         supervisor = Supervisor(
             config.runtime,
-            children=children,
+            family=Family(children, nodes),
             engine=engine,
             inbox=inbox,
             metrics=metrics,
@@ -57,7 +59,10 @@ def run(
             url=_url(listener),
             decode_log=DecodeLog(interval) if (interval := config.http.decode_log_interval) else None,
         )
-        return _run(supervisor.run(make_app(engine, metrics), listener))
+        status = _run(supervisor.run(make_app(engine, metrics), listener))
+        if nodes is not None:
+            nodes.status = status
+        return status
 
 
 def _run(main: Coroutine[None, None, int]) -> int:

@@ -15,12 +15,14 @@ from corymb.models.packed import unpacked
 from corymb.models.precision import ITEM_BYTES, Precision, resolve_precision
 from corymb.models.progress import bars
 from corymb.models.recurrent_config import state_size_bytes
-from corymb.models.sizing import PoolRequest, TokenBytes, find_room, size_pools
+from corymb.models.share import Share, check_split, local_config
+from corymb.models.sizing import SLIDING_RATIO, STATE_RATIO, PoolRequest, TokenBytes, find_room, size_pools
 from corymb.models.source import ModelSource, resolve
 from corymb.scheduler.config import SchedulerConfig
 from corymb.serve.config import ConfigError, ServeConfig
 from corymb.serve.devices import Gpu, ResolvedDevice, chunk_tokens, find_gpu, resolve_device
 from corymb.serve.gpu_options import misplaced
+from corymb.serve.parallel_options import ParallelOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,10 @@ def _resolve(config: ServeConfig, model: ModelConfig, gpu: Gpu | None) -> ServeC
     length = config.model.context_length or model.context_length
     if length > model.context_length:
         raise ConfigError(f"--context-length {length} is above what the model was made for, {model.context_length}.")
+    if model.decoder is not None:
+        check_split(model.decoder, model.architecture, config.parallel.tp_size)
     device = _device(config, model, gpu)
+    _check_gpus(config.parallel, device, gpu)
     for sentence in misplaced(config.gpu, device):
         raise ConfigError(sentence)
     precision = _precision(config, device, model)
@@ -113,6 +118,20 @@ def _grammar_backend(config: ServeConfig) -> Name:
     return asked
 
 
+def _check_gpus(parallel: ParallelOptions, device: ResolvedDevice, gpu: Gpu | None) -> None:
+    """Raises ConfigError unless this node has a GPU for each of its ranks."""
+    if device == "cpu":
+        if parallel.base_gpu_id or parallel.gpu_id_step != 1:
+            raise ConfigError("--base-gpu-id and --gpu-id-step need GPUs, and this server computes on the CPU.")
+        return
+    last = parallel.gpu_of(parallel.local_ranks[-1])
+    if gpu is not None and last >= gpu.count:
+        raise ConfigError(
+            f"The last of {parallel.local_size} ranks would use GPU {last}, and there are {gpu.count} GPUs, counted "
+            "from 0; see --tp-size, --base-gpu-id and --gpu-id-step."
+        )
+
+
 def _with_chunk(config: ServeConfig, device: ResolvedDevice, gpu: Gpu | None) -> SchedulerConfig:
     if not config.runtime.default_chunk:
         return config.scheduler
@@ -126,7 +145,7 @@ def _precision(config: ServeConfig, device: ResolvedDevice, model: ModelConfig) 
 
 
 def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: Gpu | None) -> int:
-    """Raises unless all tensors are there and fit into memory beside the pools; returns what they will take."""
+    """Raises unless all tensors are there and fit into memory beside the pools; returns what a rank's will take."""
     if model.decoder is None:
         return 0
     if config.model.load_format != "dummy":
@@ -135,9 +154,13 @@ def _check_weights(folder: Path, model: ModelConfig, config: ServeConfig, gpu: G
         check_tensors(unpacked(stored, folder), expected, folder, ignored=draft_layers(model.decoder))
     device = resolve_device(config.runtime.device, gpu)
     precision = _precision(config, device, model)
-    weights_bytes = precision.weights_bytes(model.decoder, device)
+    local = local_config(model.decoder, Share(0, config.parallel.tp_size))
+    weights_bytes = precision.weights_bytes(local, device)
     if device == "cpu":
-        _check_memory(model, config, weights_bytes, _token_bytes(model.decoder, precision))
+        count = config.parallel.local_size
+        cost = _token_bytes(local, precision)
+        cost = TokenBytes(cost.full * count, cost.sliding * count, cost.state * count)
+        _check_memory(model, config, weights_bytes * count, cost)
     elif gpu is not None:
         # How much of it others have taken, the scheduler process sees before it reads any weights.
         find_room(Memory(gpu.total_bytes, gpu.total_bytes), weights_bytes, config.memory.mem_fraction_static)
@@ -153,7 +176,9 @@ def _check_memory(model: ModelConfig, config: ServeConfig, weights_bytes: int, c
         page_size=memory.page_size,
         max_total_tokens=memory.max_total_tokens,
         mem_fraction_static=memory.mem_fraction_static,
-        sliding_ratio=memory.swa_full_tokens_ratio,
+        sliding_ratio=memory.swa_full_tokens_ratio or SLIDING_RATIO,
+        state_ratio=memory.mamba_full_memory_ratio or STATE_RATIO,
+        max_states=memory.max_mamba_cache_size,
     )
     room = find_room(host_memory(), weights_bytes, memory.mem_fraction_static)
     size_pools(cost, model.window, request, room)

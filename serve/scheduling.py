@@ -1,5 +1,6 @@
 """What the scheduler process does: builds the model, the cache and the scheduler, and runs the loop."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -11,7 +12,9 @@ from corymb.models.build import Built, RunnerOptions, build
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.grammar_backends import Backend, make_backend
 from corymb.models.matchers import BackgroundMatchers
+from corymb.models.meeting import Meeting, Ranks
 from corymb.models.progress import bars
+from corymb.scheduler.agreement import Agreement, no_check
 from corymb.scheduler.constraint import Matchers
 from corymb.scheduler.door import Limits
 from corymb.scheduler.loop import Loop
@@ -23,40 +26,80 @@ from corymb.serve.children import ChildOptions
 from corymb.serve.config import ServeConfig
 from corymb.serve.failpoints import Failpoints
 from corymb.serve.garbage import settle
+from corymb.serve.lockstep import alone, blaming_the_dead, follow, lead
 from corymb.serve.profiling import ProfiledPort, Profiling
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
 from corymb.serve.vocabulary import read_vocabulary
 
 
-def work(options: ChildOptions, parent: Parent) -> None:
+def work(options: ChildOptions, parent: Parent, rank: int) -> None:
     """Builds everything and runs until the main process ends this one."""
     sockets, pulse, config = Path(options.sockets), Pulse(), options.config
-    failpoints = Failpoints("scheduler", config.runtime.failpoints)
-    start_heartbeat(SCHEDULER, sockets, pulse)
-    with (
-        Inbox[ToScheduler](address(sockets, SCHEDULER), ToScheduler) as inbox,
-        Outbox(address(sockets, DETOKENIZER), bounded=True) as detokenizer,
-    ):
-        built = _build(Path(options.model_folder), config, parent)
-        limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
-        scheduler = Scheduler(
-            config.scheduler, Cache(built.cache_config), limits, matchers=_matchers(options, built.vocab_size, limits)
-        )
-        failpoints.at_start()
-        parent.ready(
-            {
-                "max_total_num_tokens": built.max_total_num_tokens,
-                "page_size": built.cache_config.page_size,
-                "weights_bytes": built.weights_bytes,
-                "pools_bytes": built.pools_bytes,
-                "device": built.device,
-                "dtype": built.dtype,
-            }
-        )
+    failpoints = Failpoints(parent.name, config.runtime.failpoints)
+    start_heartbeat(parent.name, sockets, pulse)
+    with ExitStack() as stack:
+        own_port = _port(stack, options, parent, pulse) if rank == 0 else None
+        _tell_imports(Path(options.model_folder), config, parent)
+        ranks = _meet(sockets, config, parent, rank)
+        built = _build(Path(options.model_folder), config, parent, ranks)
         runner = FailingRunner(built.runner, failpoints) if failpoints.any else built.runner
-        profiling = Profiling(Path(config.model.cache_dir) / "profiles", SCHEDULER)
-        port = ProfiledPort(Port(inbox, parent, detokenizer, pulse), profiling)
-        Loop(scheduler, runner, port, overlap_depth=config.scheduler.overlap_depth).run()
+        if own_port is None:
+            assert ranks is not None, "rank 0 is always there"
+            line = follow(stack, ranks, sockets, runner, pulse, lost_message=failpoints.lost_message)
+        else:
+            line = alone(own_port, runner) if ranks is None else lead(stack, ranks, own_port, runner)
+        with parent.stage("scheduler"):
+            limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
+            scheduler = Scheduler(
+                config.scheduler,
+                Cache(built.cache_config),
+                limits,
+                matchers=_matchers(options, limits),
+                judges_grammars=ranks is None,
+                clock=line.clock,
+            )
+            failpoints.at_start()
+        parent.ready(_info(built))
+        agree = Agreement(ranks.group("plans").exchange, rank) if ranks and config.parallel.check_plans else no_check
+        depth = config.scheduler.overlap_depth
+        with blaming_the_dead():
+            Loop(scheduler, line.runner, line.port, overlap_depth=depth, agree=agree).run()
+
+
+def _port(stack: ExitStack, options: ChildOptions, parent: Parent, pulse: Pulse) -> ProfiledPort:
+    sockets = Path(options.sockets)
+    inbox = stack.enter_context(Inbox[ToScheduler](address(sockets, SCHEDULER), ToScheduler))
+    detokenizer = stack.enter_context(Outbox(address(sockets, DETOKENIZER), bounded=True))
+    profiling = Profiling(Path(options.config.model.cache_dir) / "profiles", parent.name)
+    return ProfiledPort(Port(inbox, parent, detokenizer, pulse), profiling)
+
+
+def _meet(sockets: Path, config: ServeConfig, parent: Parent, rank: int) -> Ranks | None:
+    """Waits for the other ranks, if there are any."""
+    parallel, runtime = config.parallel, config.runtime
+    if parallel.tp_size == 1:
+        return None
+    meeting = Meeting(
+        rank=rank,
+        size=parallel.tp_size,
+        local_size=parallel.local_size,
+        place=sockets / "ranks" if parallel.nnodes == 1 else parallel.place,
+        start_timeout_s=runtime.startup_timeout_s,
+        step_timeout_s=runtime.startup_timeout_s + runtime.watchdog_timeout_s,
+    )
+    with parent.stage("ranks"):
+        return Ranks(meeting)
+
+
+def _info(built: Built) -> dict[str, int | float | str | bool | None]:
+    return {
+        "max_total_num_tokens": built.max_total_num_tokens,
+        "page_size": built.cache_config.page_size,
+        "weights_bytes": built.weights_bytes,
+        "pools_bytes": built.pools_bytes,
+        "device": built.device,
+        "dtype": built.dtype,
+    }
 
 
 class Port:
@@ -104,37 +147,41 @@ class FailingRunner:
         self._runner.close()
 
 
-def _matchers(options: ChildOptions, vocab_size: int, limits: Limits) -> Matchers | None:
+def _matchers(options: ChildOptions, limits: Limits) -> Matchers | None:
     name = options.config.runtime.grammar_backend
     if name == "auto" or name == "none":  # noqa: PLR1714 - type checkers follow this
         return None
 
     def make() -> Backend:
         folder = Path(options.tokenizer_folder)
-        return make_backend(name, read_vocabulary(folder, vocab_size=vocab_size, eos_ids=limits.eos_ids))
+        return make_backend(name, read_vocabulary(folder, vocab_size=limits.vocab_size, eos_ids=limits.eos_ids))
 
     return BackgroundMatchers(make)
 
 
-def _build(folder: Path, config: ServeConfig, parent: Parent) -> Built:
+def _tell_imports(folder: Path, config: ServeConfig, parent: Parent) -> None:
+    num_threads = max(1, torch.get_num_threads() // config.parallel.local_size)
     if read_config(folder).decoder is None:
-        # What the test models compute is too small to share: threads would only wait for each other.
-        torch.set_num_threads(1)
-    threads = f"{torch.get_num_threads()} threads"
-    parent.send(Stage(SCHEDULER, "imports", parent.imports_s, f"torch {torch.__version__}, {threads}"))
+        num_threads = 1  # what the test models compute is too small to share: threads would only wait for each other
+    torch.set_num_threads(num_threads)
+    detail = f"torch {torch.__version__}, {num_threads} threads"
+    parent.send(Stage(parent.name, "imports", parent.imports_s, detail))
 
+
+def _build(folder: Path, config: ServeConfig, parent: Parent, ranks: Ranks | None) -> Built:
     def on_stage(name: str, seconds: float | None, detail: str) -> None:
-        parent.send(Stage(SCHEDULER, name, seconds, detail))
+        parent.send(Stage(parent.name, name, seconds, detail))
 
     with bars() as show:
+        leads = ranks is None or ranks.meeting.rank == 0
         return build(
-            _runner_options(folder, config),
+            _runner_options(folder, config, ranks),
             on_stage,
-            on_progress=lambda done, total: show("  weights", done, total),
+            on_progress=lambda done, total: show("  weights", done, total) if leads else None,
         )
 
 
-def _runner_options(folder: Path, config: ServeConfig) -> RunnerOptions:
+def _runner_options(folder: Path, config: ServeConfig, ranks: Ranks | None) -> RunnerOptions:
     return RunnerOptions(
         folder=folder,
         device=config.runtime.device,
@@ -154,16 +201,18 @@ def _runner_options(folder: Path, config: ServeConfig) -> RunnerOptions:
         eviction=config.memory.radix_eviction_policy,
         enable_prefix_cache=not config.memory.disable_radix_cache,
         kv_cache_dtype=config.gpu.kv_cache_dtype,
-        cuda=_cuda_options(config),
+        ranks=ranks,
+        cuda=_cuda_options(config, 0 if ranks is None else ranks.meeting.rank),
     )
 
 
-def _cuda_options(config: ServeConfig) -> CudaOptions:
+def _cuda_options(config: ServeConfig, rank: int) -> CudaOptions:
     gpu, scheduler = config.gpu, config.scheduler
     most = scheduler.max_prefill_tokens
     chunk = min(scheduler.chunked_prefill_size or most, most)
     longest = scheduler.chunked_prefill_size or config.model.context_length or 0
     return CudaOptions(
+        index=config.parallel.gpu_of(rank),
         attention=Wish(
             both=gpu.attention_backend,
             prefill=gpu.prefill_attention_backend,

@@ -19,7 +19,9 @@ from corymb.serve.config import HttpConfig, ServeConfig
 from corymb.serve.engine import Engine, ServedModel
 from corymb.serve.flags import installed_version
 from corymb.serve.metrics import Metrics
+from corymb.serve.nodes import Nodes
 from corymb.serve.prepare import Prepared, prepare
+from corymb.serve.reasoning import EFFORT_VARIABLES
 from corymb.serve.recognition import recognise_reasoning, recognise_tools
 from corymb.serve.seeds import seeds
 from corymb.serve.settings import HttpSettings
@@ -27,15 +29,25 @@ from corymb.serve.timeline import Timeline
 from corymb.serve.tokenizer import load_tokenizer
 
 
-def serve(config: ServeConfig, *, listener: socket, sockets: Path, children: Children, timeline: Timeline) -> int:
+def serve(
+    config: ServeConfig,
+    *,
+    listener: socket,
+    sockets: Path,
+    children: Children,
+    timeline: Timeline,
+    nodes: Nodes | None = None,
+) -> int:
     """Serves until the end; returns the exit status. Raises ConfigError, ModelError before any weights are read."""
     begun_s = time.monotonic()
     prepared = prepare(config)
     tokenizer = load_tokenizer(prepared.tokenizer_folder)
     template = load_chat_template(prepared.tokenizer_folder, config.model.chat_template)
     prepared = _with_parsers(prepared, template)
-    settings = _settings(prepared)
+    settings = _settings(prepared, template)
     timeline.line("model", time.monotonic() - begun_s, f"{_describe(prepared)}; {_describe_device(prepared)}")
+    if nodes is not None:
+        nodes.settle(prepared.config)
     children.tell(
         ChildOptions(
             sockets=str(sockets),
@@ -56,6 +68,7 @@ def serve(config: ServeConfig, *, listener: socket, sockets: Path, children: Chi
         sockets=sockets,
         children=children,
         timeline=timeline,
+        nodes=nodes,
     )
 
 
@@ -76,7 +89,8 @@ def _describe(prepared: Prepared) -> str:
     model = prepared.model
     layers = f", {model.num_layers} layers" if model.num_layers else ""
     size = f", {prepared.weights_bytes / (1 << 20):,.0f} MiB in {prepared.config.model.dtype}" if layers else ""
-    options = prepared.config.model
+    options, ranks = prepared.config.model, prepared.config.parallel.tp_size
+    size += f" on each of {ranks} ranks" if ranks > 1 else ""
     reading = f", calls as {options.tool_call_parser}"
     reading += f", reasoning as {options.reasoning_parser}" if options.reasoning_parser else ""
     return f"{prepared.served_name}: {model.architecture}{layers}{size}{reading}"
@@ -114,7 +128,7 @@ def _names(prepared: Prepared) -> tuple[str, ...]:
     return prepared.config.model.served_model_name or tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
 
 
-def _settings(prepared: Prepared) -> HttpSettings:
+def _settings(prepared: Prepared, template: ChatTemplate | None) -> HttpSettings:
     http, parsers = prepared.config.http, prepared.config.model
     return HttpSettings(
         reasoning_parser=parsers.reasoning_parser,
@@ -127,6 +141,7 @@ def _settings(prepared: Prepared) -> HttpSettings:
         incremental_streaming_output=http.incremental_streaming_output,
         enable_response_store=http.enable_response_store,
         uses_priority=_uses_priority(prepared.config),
+        uses_effort=template is not None and not template.variables.isdisjoint(EFFORT_VARIABLES),
         uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",
         sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},
         compiler=_compiler(prepared),

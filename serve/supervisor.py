@@ -16,12 +16,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from corymb.scheduler.messages import Failed, Heartbeat, Ready, Stage, Stats, Texts, ToMain
-from corymb.serve.children import Children
 from corymb.serve.config import RuntimeOptions
 from corymb.serve.engine import Engine
 from corymb.serve.http_protocol import LimitedHttpProtocol
 from corymb.serve.log import DecodeLog
 from corymb.serve.metrics import Metrics
+from corymb.serve.nodes import Family
 from corymb.serve.served_model import Info
 from corymb.serve.timeline import Timeline
 from corymb.serve.transport import SCHEDULER, Inbox
@@ -64,7 +64,7 @@ class Supervisor:
         self,
         runtime: RuntimeOptions,
         *,
-        children: Children,
+        family: Family,
         engine: Engine,
         inbox: Inbox[ToMain],
         metrics: Metrics,
@@ -73,7 +73,7 @@ class Supervisor:
         decode_log: DecodeLog | None = None,
     ) -> None:
         self._runtime = runtime
-        self._children = children
+        self._family = family
         self._engine = engine
         self._inbox = inbox
         self._metrics = metrics
@@ -132,12 +132,17 @@ class Supervisor:
                 self._metrics.startup_stage(message.name, message.seconds)
         elif isinstance(message, Ready):
             self._ready[message.process] = message.info
-            if len(self._ready) == len(self._children.names) and self._engine.state == "starting":
+            if not self._waited_for and self._engine.state == "starting":
                 self._open()
         elif isinstance(message, Failed):
             self._fail(f"The {message.process} process failed.", message.message)
         else:
             self._engine.receive(message)
+
+    @property
+    def _waited_for(self) -> list[str]:
+        """The processes of all nodes that are not ready yet."""
+        return [name for name in self._family.names if name not in self._ready]
 
     def _open(self) -> None:
         self._engine.ready(self._ready[SCHEDULER])
@@ -169,9 +174,13 @@ class Supervisor:
     # What is looked at ten times a second.
 
     def _tick(self) -> None:
-        if (dead := self._children.dead()) is not None:
+        self._hear()
+        if (dead := self._family.children.dead()) is not None:
             self._receive()  # it may have said why
             self._fail(f"The {dead.name} process {dead.how_it_ended()}.")
+        elif (lost := self._family.lost) is not None:
+            self._hear()  # it may have said why
+            self._fail("A node of the server is lost.", lost)
         elif self._engine.state == "starting":
             self._check_start()
         else:
@@ -180,10 +189,17 @@ class Supervisor:
             self._engine.end_streams("The server is shutting down; the time for open requests is over.")
             self._stop(0)
 
+    def _hear(self) -> None:
+        """Takes what the other nodes have said."""
+        for message in self._family.receive():
+            self._take(message)
+
     def _check_start(self) -> None:
         limit_s = self._runtime.startup_timeout_s
         if self._timeline.elapsed_s > limit_s:
-            self._fail(f"The start-up took over {limit_s:g} s (--startup-timeout): {self._timeline.late()}.")
+            self._fail(
+                f"The start-up took over {limit_s:g} s (--startup-timeout): {self._timeline.late(self._waited_for)}."
+            )
 
     def _check_hung(self) -> None:
         self._receive()  # this process itself may have been stopped for a while

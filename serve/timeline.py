@@ -1,10 +1,14 @@
 """The start-up on the terminal: one line a stage, with its seconds."""
 
+import re
 import sys
 import time
+from collections.abc import Iterable
 from typing import TextIO
 
 from corymb.scheduler.messages import Stage
+
+_FURTHER_RANK = re.compile(r"scheduler-[1-9]\d*")
 
 
 class Timeline:
@@ -27,7 +31,8 @@ class Timeline:
             self._running[key] = time.monotonic()
             return
         self._running.pop(key, None)
-        self.line(stage.name, stage.seconds, stage.detail)
+        if not _FURTHER_RANK.fullmatch(stage.process):  # they do what rank 0 does
+            self.line(stage.name, stage.seconds, stage.detail)
 
     def line(self, name: str, seconds: float, detail: str) -> None:
         """Prints one stage; further lines of the detail stand below the first."""
@@ -37,13 +42,13 @@ class Timeline:
             print(f"{'':24}{line}", file=self._out)
         self._out.flush()
 
-    def late(self) -> str:
-        """The stages that are running, for a sentence."""
+    def late(self, waited_for: Iterable[str]) -> str:
+        """What the processes that are not ready do, for a sentence."""
         now_s = time.monotonic()
-        stages = [
-            f"{process} in {name!r} for {now_s - since:.0f} s" for (process, name), since in self._running.items()
-        ]
-        return ", ".join(stages) or "processes that have not reported yet"
+        stages = {
+            process: f" in {name!r} for {now_s - since:.0f} s" for (process, name), since in self._running.items()
+        }
+        return ", ".join(f"{process}{stages.get(process, ' has not reported yet')}" for process in waited_for)
 
     def ready(self, url: str, model: str) -> None:
         """Prints where the server is and how to ask it something."""

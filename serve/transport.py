@@ -26,6 +26,12 @@ MAIN = "main"
 SCHEDULER = "scheduler-0"
 DETOKENIZER = "detokenizer"
 
+
+def scheduler_name(rank: int) -> str:
+    """The name of a rank's scheduler process."""
+    return f"scheduler-{rank}"
+
+
 _MAX_PATH_BYTES = 100  # a Unix socket's path holds 107 bytes
 _BATCH = 256  # messages taken at one go, so that a flood cannot starve the caller
 _UNBOUNDED = 0
@@ -123,6 +129,11 @@ class Inbox(Generic[T]):
             into.append(self._decoder.decode(payload))
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             logger.warning("Dropped a malformed message of %d bytes: %s", len(payload), error)
+
+    @property
+    def address(self) -> str:
+        """Where senders reach it."""
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def close(self) -> None:
         """Closes the socket."""

@@ -12,6 +12,7 @@ Use it through the fixture `serving`, which holds for all tests:
 """
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -58,13 +59,18 @@ class Server:
 
     @property
     def children(self) -> dict[str, psutil.Process]:
-        """Its child processes: "scheduler" and "detokenizer"."""
+        """Its child processes: "scheduler" (where there are several, "scheduler-0" and so on) and "detokenizer"."""
         found = {}
         for child in psutil.Process(self.process.pid).children(recursive=True):
+            command = " ".join(child.cmdline())
+            rank = re.search(r"corymb\.serve\.scheduler_process (\d+)$", command)
+            if rank is not None:
+                found[f"scheduler-{rank[1]}"] = child
             for name in ("scheduler", "detokenizer"):
-                command = " ".join(child.cmdline())
-                if f"corymb.serve.{name}_process" in command or command.endswith(f"scripted_child.py {name}"):
+                if command.endswith((f"corymb.serve.{name}_process", f"scripted_child.py {name}")):
                     found[name] = child
+        if "scheduler-0" in found and "scheduler-1" not in found:
+            found["scheduler"] = found.pop("scheduler-0")
         return found
 
     def signal(self, number: int) -> None:

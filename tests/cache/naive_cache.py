@@ -197,7 +197,8 @@ class NaiveCache:
     def give(self, request: Request, length: int, *, finished: bool) -> list[int]:
         """Takes the states from the request that have seen at most `length` tokens."""
         given = [stop for stop in request.kept if stop <= length]
-        request.kept = [stop for stop in request.kept if stop > length]
+        given = given[-1:] if finished else given
+        request.kept = [stop for stop in request.kept if stop not in given]
         if finished and self.config.num_states and request.passed == length > 0 and not request.is_new:
             given = sorted({*given, length})
         return given

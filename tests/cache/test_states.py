@@ -159,6 +159,17 @@ def test_snapshots_take_two_slots_in_turn() -> None:
     assert taken[0] == taken[2] != taken[1] == taken[3]
 
 
+def test_an_ended_request_leaves_its_last_state_and_one_snapshot() -> None:
+    cache = make(interval=4)
+    lease = begin(cache, tokens(4))
+    for width in (4, 4, 4, 2):
+        step(cache, lease, width)
+    cache.close(lease, tokens(14))
+    cache.check()
+    assert [hit(cache, np.append(tokens(n), int32(99))) for n in (4, 8, 12, 13, 14)] == [0, 0, 12, 12, 14]
+    assert cache.usage()["recurrent"].evictable == 2
+
+
 def test_a_snapshot_is_left_out_where_there_is_no_room() -> None:
     cache = make(num_states=3, interval=2)
     leases = [begin(cache, tokens(2, first=10 * i)) for i in range(2)]

@@ -1,7 +1,9 @@
 """Compiles every kernel for sm_90 as the server calls it and prints what the assembler says, a JSON line each."""
 
 import json
+import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -14,13 +16,16 @@ import torch  # noqa: E402
 
 from corymb.kernels import triton_experts, triton_linear, triton_steps  # noqa: E402
 from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, IndexSpec, KVLayer, RaggedLayout  # noqa: E402
+from corymb.kernels.recurrence import Convolution, DeltaRule, GatedNorm, StateSpace  # noqa: E402
 from corymb.kernels.routing import SWIGLU, Gating, Routing  # noqa: E402
 from corymb.kernels.sampling import Draws  # noqa: E402
+from corymb.kernels.triton_all_reduce import SumRows  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
 from corymb.kernels.triton_gather import gather_heads  # noqa: E402
 from corymb.kernels.triton_indices import gather_slots  # noqa: E402
 from corymb.kernels.triton_jit import Launch  # noqa: E402
 from corymb.kernels.triton_operations import TritonOperations  # noqa: E402
+from corymb.kernels.triton_recurrence import TritonRecurrence  # noqa: E402
 from corymb.kernels.triton_sampling import TritonSampling  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -129,6 +134,15 @@ def operate() -> None:
     operations.rope(zeros(4, 40, 128), zeros(4, 128, dtype=torch.float32))
 
 
+def sum_over_ranks() -> None:
+    """Rows summed over two and four GPUs."""
+    addresses = zeros(4, dtype=torch.int64)
+    for size, width in ((2, 4096), (2, 8192), (4, 4096)):
+        sums, x = SumRows(addresses, LAUNCH, rank=1, size=size), zeros(4, width)
+        sums(x, addresses)
+        sums(x, addresses, residual=zeros(4, width), norm=triton_linear.Norm(zeros(width, dtype=torch.float32), 1e-5))
+
+
 def multiply() -> None:
     """Products of few rows, plain and with everything around them."""
     for num_rows in (1, 33, 64):
@@ -152,6 +166,26 @@ def mix() -> None:
             x, logits = zeros(num_tokens, hidden), zeros(num_tokens, routing.num_experts, dtype=torch.float32)
             experts = triton_experts.Stacked(*stacked, *biases)
             triton_experts.mix(x, logits, routing, gating, correction, experts, launch=LAUNCH)
+
+
+def recur() -> None:
+    """Layers that carry a state: single tokens, and pieces of long rows."""
+    recurrence = TritonRecurrence(LAUNCH)
+    numbers = zeros(8192, dtype=torch.float32)
+    for widths in ([1] * 4, [70, 3]):
+        step = replace(layout(widths, sliding=False), state_slots=zeros(len(widths), dtype=torch.int64))
+        num_tokens = sum(widths)
+        convolution = Convolution(zeros(4, 8192, dtype=torch.float32), numbers, silu=True)
+        recurrence.convolve(zeros(num_tokens, 8192), convolution, zeros(8, 3, 8192), step)
+        gates = zeros(num_tokens, 32)
+        rule = DeltaRule(16, 32, 128, 128, rate=numbers, bias=numbers)
+        states = zeros(8, 32, 128, 128, dtype=torch.float32)
+        recurrence.apply_delta_rule(zeros(num_tokens, 8192), gates, gates, rule, states, step)
+        space = StateSpace(32, 64, 1, 256, numbers, numbers, numbers, least_step=0.0, most_step=math.inf)
+        recurrence.scan(zeros(num_tokens, 2560), gates, space, states.view(8, 32, 256, 64), step)
+    heads = zeros(4, 32, 128)
+    recurrence.gate(heads, heads, GatedNorm(zeros(1, 128, dtype=torch.float32), 1e-5, gate_first=False))
+    recurrence.gate(heads, heads, None)
 
 
 def frame() -> None:
@@ -184,7 +218,9 @@ attend_latents(torch.float32)
 sample()
 operate()
 multiply()
+sum_over_ranks()
 mix()
+recur()
 frame()
 for kernel in seen:
     print(

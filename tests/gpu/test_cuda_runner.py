@@ -10,6 +10,7 @@ from by_hand import GREEDY, Hand, Part, Running
 from safetensors.torch import save_file
 
 from corymb.cache.config import CacheConfig
+from corymb.cache.writes import StateWrites
 from corymb.kernels.select import Wish
 from corymb.kernels.torch_attention import TorchAttention
 from corymb.models.architectures import read_config
@@ -26,6 +27,7 @@ from corymb.models.pools import allocate
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
+from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, warm_up, warm_up_masks
 from corymb.models.weights import DummyWeights
 from corymb.scheduler.messages import LogprobOptions, Sampling
@@ -61,6 +63,31 @@ GPT_OSS = MIXTRAL | {
     "num_hidden_layers": 2,
     "sliding_window": 12,
 }
+DELTA_NET = TINY | {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "num_hidden_layers": 2,
+    "full_attention_interval": 2,
+    "head_dim": 16,
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+MAMBA = TINY | {
+    "architectures": ["FalconH1ForCausalLM"],
+    "mamba_d_ssm": 32,
+    "mamba_n_heads": 2,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 16,
+    "key_multiplier": 0.5,
+    "ssm_multipliers": [0.5, 0.9, 1.1, 0.6, 1.2],
+}
+SHORT_CONVOLUTION = TINY | {
+    "architectures": ["Lfm2ForCausalLM"],
+    "num_hidden_layers": 2,
+    "layer_types": ["conv", "full_attention"],
+    "block_auto_adjust_ff_dim": False,
+}
 DEEPSEEK = TINY | {
     "architectures": ["DeepseekV3ForCausalLM"],
     "q_lora_rank": 16,
@@ -85,6 +112,7 @@ SPARSE = DEEPSEEK | {
     "index_head_dim": 16,
 }
 EOS_IDS = frozenset({2})
+RECURRENT = ("Qwen3_5ForCausalLM", "FalconH1ForCausalLM", "Lfm2ForCausalLM")
 
 
 @pytest.fixture
@@ -105,8 +133,10 @@ def cache_config(config) -> CacheConfig:
         num_full_tokens=512,
         num_sliding_tokens=512 if window else 0,
         sliding_window=window,
+        num_states=9 if config["architectures"][0] in RECURRENT else 0,
+        state_interval=64,
         num_rows=9,
-        context_length=64,
+        context_length=128,
     )
 
 
@@ -114,13 +144,7 @@ def gpu_runner(path, config, *, dtype=torch.float32, deterministic=False, **opti
     wish = Wish(both="triton", deterministic=deterministic)
     asked = CudaOptions(attention=wish, max_step_tokens=128, **({"graph_max_tokens": 8, "fused_rows": 4} | options))
     parts = CudaParts(asked, make_device())
-    device = make_device().device
-    options = LoadOptions(
-        dtype=dtype,
-        device=device,
-        operations=parts.operations(),
-        makers=parts.makers(dtype),
-    )
+    options = parts.equip(LoadOptions(dtype=dtype, device=make_device().device))
     model = load_model(path, read_config(path), options)
     return parts.runner(model, cache_config(config), dtype, dtype, eos_ids=EOS_IDS)
 
@@ -130,20 +154,22 @@ def cpu_runner(path, config):
     model = load_model(path, read_config(path), LoadOptions())
     pools = allocate(model.attention_specs, cache, dtype=torch.float32, place=place)
     sampler = Sampler(cache.num_rows, EOS_IDS, place)
-    return CpuRunner(Execution(model, TorchAttention(), pools, Rows(cache, place), sampler))
+    specs = model.state_specs
+    states = StatePools(specs, cache.num_states, dtype=torch.float32, place=place) if specs else None
+    return CpuRunner(Execution(model, TorchAttention(), pools, Rows(cache, place), sampler, states=states))
 
 
 def request(row, prompt_ids, *, logprobs=None, **settings) -> Running:
     return Running(row, prompt_ids, Sampling(max_new_tokens=64, **settings), logprobs)
 
 
-def script(seed, *, sliding, settings):
+def script(seed, *, sliding, settings, sizes=(5, 4, 8)):
     """Plans of chunks, decodes and mixtures, made before anything runs."""
     numbers = np.random.default_rng(seed)
     hand = Hand(num_tokens=512, seed=seed, sliding=sliding)
     sequences = [
         request(row + 1, numbers.integers(3, 90, size=size).astype(np.int32), **one)
-        for row, (size, one) in enumerate(zip((5, 4, 8), settings, strict=True))
+        for row, (size, one) in enumerate(zip(sizes, settings, strict=True))
     ]
     plans = [hand.plan([Part(sequences[0]), Part(sequences[1], 3)])]
     plans += [hand.plan([Part(sequences[0]), Part(sequences[1]), Part(sequences[2], 6)])]
@@ -204,6 +230,33 @@ def test_greedy_tokens_are_those_of_the_cpu(folder, config, options) -> None:
     plans, _ = script(1, sliding="sliding_window" in config, settings=[GREEDY] * 3)
     ours = run(gpu_runner(path, config, **options), plans)
     assert_same(ours, run(cpu_runner(path, config), plans))
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [(DELTA_NET, {}), (DELTA_NET, {"deterministic": True}), (MAMBA, {}), (SHORT_CONVOLUTION, {})],
+    ids=["delta net", "deterministic", "mamba", "convolution"],
+)
+def test_states_are_those_of_the_cpu(folder, config, options) -> None:
+    """Long and short chunks beside decoding rows; a request starts from the state that another one left."""
+    path = folder(config)
+    plans, _ = script(5, sliding=False, settings=[GREEDY] * 3, sizes=(75, 4, 14))
+    plans = [with_states(plan) for plan in plans]
+    writes = plans[-1].states
+    first, second, _ = plans[-1].rows[:, None]
+    writes = replace(writes, before_from=first, before_to=second, after_from=first, after_to=np.array([8], np.int32))
+    plans[-1] = replace(plans[-1], states=writes)
+    ours, theirs = gpu_runner(path, config, **options), cpu_runner(path, config)
+    assert_same(run(ours, plans), run(theirs, plans))
+    expected = theirs._execution._states.tensors
+    for mine, other in zip(ours.parts.states.tensors, expected, strict=True):
+        torch.testing.assert_close(mine[1:].cpu(), other[1:], atol=2e-5, rtol=2e-4)
+
+
+def with_states(plan):
+    """Each row has the state slot of its number, cleared when it begins."""
+    begun = plan.rows[plan.starts == 0]
+    return replace(plan, states=replace(StateWrites.only(plan.rows), zero=begun))
 
 
 def test_every_way_of_sampling_beside_each_other(folder) -> None:

@@ -61,6 +61,12 @@ DEEPSEEK = {
     "index_n_heads": 4,
     "index_head_dim": 32,
 }
+GPT_OSS = {
+    **MIXTRAL,
+    "architectures": ["GptOssForCausalLM"],
+    "head_dim": 64,
+    "sliding_window": 20,
+}
 PROMPTS = {
     row: [(31 * row + 7 * index) % 1000 for index in range(length)] for row, length in [(1, 5), (2, 33), (3, 60)]
 }
@@ -68,7 +74,9 @@ COMPANY = [(1,), (3, 1), (1, 2, 3), (2, 3, 1), tuple(range(1, 18)), tuple(range(
 
 
 @pytest.mark.parametrize("weights", ["float32", "float16", "int8"])
-@pytest.mark.parametrize("config", [LLAMA, GEMMA, MIXTRAL, DEEPSEEK], ids=["llama", "gemma", "mixtral", "deepseek"])
+@pytest.mark.parametrize(
+    "config", [LLAMA, GEMMA, MIXTRAL, GPT_OSS, DEEPSEEK], ids=["llama", "gemma", "mixtral", "gpt-oss", "deepseek"]
+)
 def test_row_gives_the_same_bits_in_any_company(tmp_path: Path, config: dict, weights: WeightType) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     model = load_model(tmp_path, read_config(tmp_path), LoadOptions(load_format="dummy", weights=weights))

@@ -90,14 +90,14 @@ FAULTS = [
     Fault(
         "a state that saw a late token is donated",
         "cache/state_pool.py",
-        "if working and at == length and",
-        "if working and at >= length and",
+        "if finished and at == length and",
+        "if finished and at >= length and",
     ),
     Fault(
         "a snapshot beyond what counts is donated",
         "cache/state_pool.py",
-        "for stop in sorted(kept) if stop <= length}",
-        "for stop in sorted(kept)}",
+        "usable = [stop for stop in sorted(kept) if stop <= length]",
+        "usable = sorted(kept)",
     ),
     Fault(
         "a new sequence starts from what lay there before",

@@ -12,11 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 WINDOW = 32
 NUM_TOKENS = 24
-LITTLE = ("--max-total-tokens", "1400", "--swa-full-tokens-ratio", "0.5", "--max-mamba-cache-size", "11")
+LITTLE = ("--max-total-tokens", "1400")
+HALF = ("--swa-full-tokens-ratio", "0.5")
+STATES = ("--max-mamba-cache-size", "11", "--mamba-track-interval", "16")
 FLAGS = {
-    "hash-sliding": (*LITTLE[:4], "--page-size", "4", "--chunked-prefill-size", "32", "--enable-mixed-chunk"),
-    "hash-recurrent": (*LITTLE, "--mamba-track-interval", "16", "--disable-overlap-schedule"),
-    "hash-hybrid": (*LITTLE, "--mamba-track-interval", "16", "--chunked-prefill-size", "48"),
+    "hash-sliding": (*LITTLE, *HALF, "--page-size", "4", "--chunked-prefill-size", "32", "--enable-mixed-chunk"),
+    "hash-recurrent": (*LITTLE, *STATES, "--disable-overlap-schedule"),
+    "hash-hybrid": (*LITTLE, *HALF, *STATES, "--chunked-prefill-size", "48"),
 }
 
 

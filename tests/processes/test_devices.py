@@ -47,7 +47,7 @@ def asked(*arguments):
 
 
 def test_driver_names_its_first_gpu():
-    assert find_gpu(lambda _: Driver(count=2)) == Gpu("Fake 7", 5_000_000_000)
+    assert find_gpu(lambda _: Driver(count=2)) == Gpu("Fake 7", 5_000_000_000, count=2)
 
 
 @pytest.mark.parametrize("says", [{"init": 100}, {"count": 0}])

@@ -279,3 +279,18 @@ def test_states_are_kept_at_every_page_where_pages_are_larger_than_a_token(
 def test_an_interval_that_no_page_ends_is_refused(toy: Callable[..., Path]) -> None:
     with pytest.raises(UnsupportedModel, match="--mamba-track-interval 24 must be a multiple of 16"):
         build_quietly(RunnerOptions(toy("CorymbHash", recurrent=True), page_size=16, state_interval=24))
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "sentence"),
+    [
+        ({"sliding_window": 8}, {"max_states": 9}, "--max-mamba-cache-size is for models with recurrent state"),
+        ({}, {"state_interval": 16}, "--mamba-track-interval is for models with recurrent state"),
+        ({"recurrent": True}, {"sliding_ratio": 0.5}, "--swa-full-tokens-ratio is for models with a sliding window"),
+    ],
+)
+def test_options_of_memory_that_a_model_does_not_have_are_refused(
+    toy: Callable[..., Path], fields: dict[str, object], options: dict[str, float], sentence: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=sentence):
+        build_quietly(RunnerOptions(toy("CorymbHash", **fields), **options))  # type: ignore[arg-type]

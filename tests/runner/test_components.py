@@ -18,6 +18,9 @@ MODELS = ["hash-sliding", "hash-recurrent", "hash-hybrid"]
 WINDOW = TOYS["corymb/hash-sliding"]["sliding_window"]
 NUM_TOKENS = 24
 EVERYTHING = 1 << 30
+# Options of a kind of memory that a model does not have are refused.
+LACKS = {"state_interval": "hash-sliding", "max_states": "hash-sliding", "max_states_per_path": "hash-sliding"}
+LACKS |= {"sliding_ratio": "hash-recurrent"}
 VARIANTS: dict[str, dict[str, object]] = {
     "plain": {"state_interval": 16},
     "pages of 4": {"page_size": 4, "state_interval": 16},
@@ -85,7 +88,8 @@ def talk(
     """Holds all conversations, one turn of all at a time, and checks every answer."""
     turns = list(conversations(model))
     rounds = [[ask(str(i), prompt) for i, prompt in enumerate(prompts)] for prompts in turns]
-    ports = serve_rounds(folder, rounds, {"max_total_tokens": 4096} | variant, after_step=after_step)
+    options = {name: value for name, value in variant.items() if LACKS.get(name) != model}
+    ports = serve_rounds(folder, rounds, {"max_total_tokens": 4096} | options, after_step=after_step)
     for prompts, port in zip(turns, ports, strict=True):
         said = [bytes(port.token_ids(str(i))) for i in range(len(prompts))]
         assert said == [says(prompt, NUM_TOKENS, model) for prompt in prompts]
@@ -154,7 +158,8 @@ def test_aborted_requests_leave_nothing_wrong_behind(
         for i, prompt in enumerate(prompts):
             messages += [ask(f"{i} cut", prompt, 100), ask(str(i), prompt), Abort(f"{max(i - 2, 0)} cut")]
         rounds.append([*messages, *(Abort(f"{i} cut") for i in range(len(prompts)))])
-    options: dict[str, object] = {"max_total_tokens": 4096, "page_size": page_size, "state_interval": 4}
+    options: dict[str, object] = {"max_total_tokens": 4096, "page_size": page_size}
+    options |= {} if model == "hash-sliding" else {"state_interval": 4}
     for prompts, port in zip(turns, serve_rounds(folders(model), rounds, options), strict=True):
         for i, prompt in enumerate(prompts):
             expected = says(prompt, 100, model)

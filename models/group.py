@@ -1,0 +1,70 @@
+"""The ranks that compute one model together, as its layers and its sampler see them."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from corymb.kernels.operations import Norm, Operations
+
+
+class Group(Protocol):
+    """One rank's view. All ranks make the same calls in the same order, with tensors of the same shapes."""
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        ...
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Returns the sum of x over all ranks: the same bits on each."""
+        ...
+
+    def first_sum(self, x: Tensor) -> Tensor:
+        """`all_reduce`, of what is summed first in a step."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, norm: Norm, operations: Operations) -> Tensor:
+        """Adds the sum of x over all ranks to residual in place and returns the norm of that."""
+        ...
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """Returns [size, *x.shape], by rank."""
+        ...
+
+    def copy_from_first(self, x: Tensor) -> None:
+        """Overwrites x with what rank 0 has."""
+        ...
+
+
+class Alone:
+    """Implements `Group` for a model that one rank computes."""
+
+    rank = 0
+    size = 1
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """See Group."""
+        return x
+
+    def first_sum(self, x: Tensor) -> Tensor:
+        """See Group."""
+        return x
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, norm: Norm, operations: Operations) -> Tensor:
+        """See Group."""
+        return operations.add_rms_norm(x, residual, norm.weight, norm.eps)
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """See Group."""
+        return x[None]
+
+    def copy_from_first(self, x: Tensor) -> None:
+        """See Group."""
+
+
+ALONE: Group = Alone()

@@ -1,0 +1,142 @@
+"""Which part of a model one of several ranks keeps. Imports no torch.
+
+Products are split so that each layer's attention and MLP need one sum over the ranks each: queries, keys, values, gates
+and ups by output, the products after them by input, those of every expert too. Embedding and head are split by
+vocabulary.
+"""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from corymb.models.config import DecoderConfig
+from corymb.models.errors import UnsupportedModel
+from corymb.models.experts_config import ExpertsConfig
+from corymb.models.inventory import EMBEDDING, HEAD
+
+FAMILIES = ("llama", "gemma")  # whose layers sum over ranks
+
+_LAYER = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.(\w+)_proj\.(weight|bias)")
+_EXPERT = re.compile(r"model\.layers\.\d+\.(\w+)\.experts\.\d+\.(\w+)\.weight")
+_SHARED = re.compile(r"model\.layers\.\d+\.(\w+\.\w+)\.(gate|up|down)_proj\.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One rank of several."""
+
+    rank: int = 0
+    size: int = 1
+
+    def of(self, count: int) -> slice:
+        """This rank's part of `count` things: equal parts, save that the last ranks may lack some."""
+        most = -(-count // self.size)
+        return slice(min(self.rank * most, count), min((self.rank + 1) * most, count))
+
+
+WHOLE = Share()
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A rank's part of a tensor: of one of its axes, filled up with zeros to `length`."""
+
+    axis: Literal[0, 1]
+    part: slice
+    length: int
+
+    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the part of a tensor of this shape."""
+        return tuple(self.length if axis == self.axis else size for axis, size in enumerate(whole))
+
+
+def check_split(decoder: DecoderConfig, architecture: str, size: int) -> None:
+    """Raises UnsupportedModel, in one sentence, for a model that so many ranks cannot share."""
+    if size == 1:
+        return
+    if decoder.family not in FAMILIES or any(layer.recurrent for layer in decoder.layers):
+        raise UnsupportedModel(f"{architecture} cannot be split over several ranks; leave --tp-size out.")
+    heads, kv_heads = decoder.num_heads, decoder.num_kv_heads
+    if heads % size:
+        raise UnsupportedModel(_odd(f"{heads} attention heads", size))
+    if kv_heads % size and size % kv_heads:
+        raise UnsupportedModel(_odd(f"{kv_heads} KV heads", size))
+    if decoder.intermediate_size % size:
+        raise UnsupportedModel(_odd(f"an MLP of {decoder.intermediate_size:,}", size))
+    experts = decoder.experts
+    if experts is not None:
+        if experts.form != "separate":
+            raise UnsupportedModel(f"{architecture} stores its experts together; leave --tp-size out.")
+        shared = experts.shared.intermediate_size if experts.shared else 0
+        if experts.intermediate_size % size or shared % size:
+            raise UnsupportedModel(_odd(f"experts of {experts.intermediate_size:,}", size))
+    if (size - 1) * -(-decoder.vocab_size // size) >= decoder.vocab_size:
+        raise UnsupportedModel(_odd(f"a vocabulary of {decoder.vocab_size:,}", size))
+
+
+def _odd(what: str, size: int) -> str:
+    return f"The model has {what}, which {size} ranks cannot share evenly; choose another --tp-size."
+
+
+def local_config(decoder: DecoderConfig, share: Share) -> DecoderConfig:
+    """The sizes of one rank's part; fewer KV heads than ranks are kept by several ranks each."""
+    if share.size == 1:
+        return decoder
+    return dataclasses.replace(
+        decoder,
+        vocab_size=-(-decoder.vocab_size // share.size),
+        num_heads=decoder.num_heads // share.size,
+        num_kv_heads=max(1, decoder.num_kv_heads // share.size),
+        intermediate_size=decoder.intermediate_size // share.size,
+        experts=_local_experts(decoder.experts, share.size),
+    )
+
+
+def _local_experts(experts: ExpertsConfig | None, size: int) -> ExpertsConfig | None:
+    if experts is None:
+        return None
+    shared = experts.shared
+    if shared is not None:
+        shared = dataclasses.replace(shared, intermediate_size=shared.intermediate_size // size)
+    return dataclasses.replace(experts, intermediate_size=experts.intermediate_size // size, shared=shared)
+
+
+def cut_of(name: str, decoder: DecoderConfig, share: Share) -> Cut | None:
+    """What a rank takes of the tensor of that name; None: all of it."""
+    if share.size == 1:
+        return None
+    if name in (EMBEDDING, HEAD):
+        return Cut(0, share.of(decoder.vocab_size), -(-decoder.vocab_size // share.size))
+    found = _LAYER.fullmatch(name)
+    if found is None:
+        return _cut_of_expert(name, decoder.experts, share) if decoder.experts else None
+    part, kind = found[2], found[3]
+    if part in ("q", "k", "v"):
+        return _heads(decoder, share, queries=part == "q")
+    if part in ("gate", "up"):
+        return _even(0, decoder.intermediate_size, share)
+    if kind == "bias":  # what is added to the sum over the ranks is added once
+        return Cut(0, slice(0, decoder.hidden_size if share.rank == 0 else 0), decoder.hidden_size)
+    return _even(1, decoder.intermediate_size if part == "down" else decoder.num_heads * decoder.head_dim, share)
+
+
+def _cut_of_expert(name: str, experts: ExpertsConfig, share: Share) -> Cut | None:
+    found = _EXPERT.fullmatch(name)
+    if found is not None and found[1] == experts.block and found[2] in experts.parts:
+        return _even(1 if found[2] == experts.parts[-1] else 0, experts.intermediate_size, share)
+    found = _SHARED.fullmatch(name)
+    if found is not None and experts.shared is not None and found[1] == f"{experts.block}.{experts.shared.name}":
+        return _even(1 if found[2] == "down" else 0, experts.shared.intermediate_size, share)
+    return None
+
+
+def _heads(decoder: DecoderConfig, share: Share, *, queries: bool) -> Cut:
+    count = decoder.num_heads if queries else decoder.num_kv_heads
+    local = max(1, count // share.size)
+    first = share.rank * count // share.size
+    return Cut(0, slice(first * decoder.head_dim, (first + local) * decoder.head_dim), local * decoder.head_dim)
+
+
+def _even(axis: Literal[0, 1], count: int, share: Share) -> Cut:
+    return Cut(axis, share.of(count), count // share.size)
