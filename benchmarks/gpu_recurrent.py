@@ -24,12 +24,19 @@ from torch import Tensor
 from corymb.kernels.attention import RaggedLayout
 from corymb.kernels.recurrence import Convolution, DeltaRule, StateSpace
 from corymb.kernels.triton_jit import Launch
-from corymb.kernels.triton_recurrence import TritonRecurrence
+from corymb.kernels.triton_recurrence import RecurrentTiling, TritonRecurrence
 
 GPU = torch.device("cuda")
 TYPE = torch.bfloat16
 DECODES = (1, 8, 64, 256)
 PREFILLS = ((8192,), (2048,) * 4, (512,) * 16, (2048, *[1] * 63))
+SWEPT = ((1,) * 8, (1,) * 64, (8192,), (2048,) * 4)
+FOLDS = [RecurrentTiling(fold_values=v, fold_warps=w) for v, w in ((32, 4), (32, 2), (16, 2), (16, 1), (8, 1), (64, 4))]
+SCANS = [
+    RecurrentTiling(scan_values=values, scan_warps=warps, scan_stages=stages, solve_warps=solve)
+    for values, warps, stages in ((32, 8, 2), (32, 4, 2), (64, 8, 2), (64, 8, 1), (16, 4, 2), (32, 8, 1))
+    for solve in (4, 8)
+]
 LEAST_AGREEMENT = 0.02  # relative error in bfloat16
 
 Work = Callable[[], Tensor]
@@ -67,6 +74,7 @@ def main() -> None:
     """Every operation for every step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--parts", nargs="+", choices=["compare", "sweep"], default=["compare", "sweep"])
     parser.add_argument("--results", default="gpu")
     options = parser.parse_args()
     deadline, bandwidth = time.monotonic() + options.seconds, copy_bandwidth()
@@ -78,7 +86,10 @@ def main() -> None:
                 print("out of time")
                 return
             label = f"{make.__name__} {describe(widths)}"
-            attempt(label, lambda make=make, step=step: compare(make(step), step, bandwidth, options))
+            if "compare" in options.parts:
+                attempt(label, lambda make=make, step=step: compare(make(step), step, bandwidth, options))
+            if "sweep" in options.parts and make is not convolution and widths in SWEPT:
+                attempt(label, lambda make=make, step=step: sweep(make, step))
 
 
 def compare(case: Case, step: Step, bandwidth: float, options: argparse.Namespace) -> None:
@@ -99,6 +110,17 @@ def compare(case: Case, step: Step, bandwidth: float, options: argparse.Namespac
         record(options.results, "recurrent_us", seconds * 1e6, "us", **params)
 
 
+def sweep(make: Callable[[Step, RecurrentTiling], Case], step: Step) -> None:
+    """Times our variants, best first; the best belongs in kernels/triton_recurrence.py."""
+    times = []
+    for tiling in FOLDS if step.is_decode else SCANS:
+        seconds = attempt(str(tiling), lambda tiling=tiling: replay_s(make(step, tiling).ours))
+        if seconds is not None:
+            times.append((seconds, tiling))
+    for seconds, tiling in sorted(times, key=lambda one: one[0])[:6]:
+        print(f"  {seconds * 1e6:8.1f} µs  {tiling}", flush=True)
+
+
 def difference(actual: Tensor, expected: Tensor) -> float:
     """Relative error; complains of one that rounding does not explain."""
     error = float((actual.reshape(-1) - expected.reshape(-1)).norm() / expected.norm())
@@ -107,12 +129,12 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     return round(error, 4)
 
 
-def convolution(step: Step) -> Case:
+def convolution(step: Step, tiling: RecurrentTiling | None = None) -> Case:
     """Qwen3-Next's."""
     channels, width = 8192, 4
     weights = Convolution(torch.randn(width, channels, device=GPU) / width, None, silu=True)
     x, windows = normal(step.num_tokens, channels), normal(len(step.widths) + 1, width - 1, channels)
-    ours = back_end()
+    ours = back_end(tiling)
     others: dict[str, Work] = {}
     if fla := optional("fla.modules.conv"):
         taps, lengths = weights.weight.t().contiguous().to(TYPE), cumulative(step)
@@ -124,14 +146,14 @@ def convolution(step: Step) -> Case:
     return Case("convolution", lambda: ours.convolve(x, weights, windows, step.layout), others, 0)
 
 
-def delta_rule(step: Step) -> Case:
+def delta_rule(step: Step, tiling: RecurrentTiling | None = None) -> Case:
     """Qwen3-Next's."""
     keys, values, dim = 16, 32, 128
     rule = DeltaRule(keys, values, dim, dim, rate=-torch.rand(values, device=GPU), bias=torch.zeros(values, device=GPU))
     qkv = normal(step.num_tokens, 2 * keys * dim + values * dim)
     strengths, decays = normal(step.num_tokens, values), normal(step.num_tokens, values)
     pool = torch.randn(len(step.widths) + 1, values, dim, dim, device=GPU)
-    ours = back_end()
+    ours = back_end(tiling)
     q, k, v = (part.contiguous().view(step.num_tokens, -1, dim) for part in qkv.split([2048, 2048, 4096], dim=-1))
     log_decay = rule.rate * F.softplus(decays.float())
     beta, states, lengths = strengths.float().sigmoid(), pool[1:].clone(), cumulative(step)
@@ -159,14 +181,14 @@ def delta_rule(step: Step) -> Case:
     return Case("delta rule", work, others, state_bytes)
 
 
-def scan(step: Step) -> Case:
+def scan(step: Step, tiling: RecurrentTiling | None = None) -> Case:
     """Falcon-H1-7B's."""
     num_heads, dim, size = 24, 128, 256
     rate, bias, skip = -torch.rand(num_heads, device=GPU), *torch.zeros(2, num_heads, device=GPU)
     space = StateSpace(num_heads, dim, 1, size, rate, bias, skip, least_step=0.0, most_step=float("inf"))
     xbc, steps = normal(step.num_tokens, num_heads * dim + 2 * size), normal(step.num_tokens, num_heads)
     pool = torch.randn(len(step.widths) + 1, num_heads, size, dim, device=GPU)
-    ours = back_end()
+    ours = back_end(tiling)
     x, b, c = (part.contiguous() for part in xbc.split([num_heads * dim, size, size], dim=-1))
     x, states, lengths = x.view(-1, num_heads, dim), pool[1:].clone(), cumulative(step)
     others: dict[str, Work] = {}
@@ -211,10 +233,10 @@ def make_step(widths: tuple[int, ...]) -> Step:
     return Step(widths, layout)
 
 
-def back_end() -> TritonRecurrence:
+def back_end(tiling: RecurrentTiling | None) -> TritonRecurrence:
     """Ours."""
     sms = torch.cuda.get_device_properties(GPU).multi_processor_count
-    return TritonRecurrence(Launch(interpreted=False, early=True, num_sms=sms))
+    return TritonRecurrence(Launch(interpreted=False, early=True, num_sms=sms), tiling=tiling)
 
 
 def optional(module: str):

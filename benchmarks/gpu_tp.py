@@ -105,13 +105,14 @@ class Rank:
         """Measures everything until the time is over."""
         options = self.options
         bandwidth = copy_bandwidth() if self.gpu else 0.0
+        products = self.products()
         built = self.build()
         self.emit("startup_s", time.monotonic() - self.begun_s, "s", weights="dummy")
         if self.gpu:
             fill_pools(built)
         for batch in options.batches:
             if self.has_time(f"batch {batch}"):
-                self.measure_batch(built, batch, bandwidth)
+                self.measure_batch(built, batch, products.get(batch), bandwidth)
         if "prefill" not in options.skip and self.has_time("prefill"):
             self.measure_prefill(built)
         built.runner.close()
@@ -153,10 +154,19 @@ class Rank:
             print(f"out of time before {what}")
         return bool(left)
 
-    def measure_batch(self, built: Built, batch: int, bandwidth: float) -> None:
+    def products(self) -> dict[int, float]:
+        """Seconds of one rank's products by batch. Before the model is there: beside it a large one's do not fit."""
+        if not self.gpu or "floor" in self.options.skip:
+            return {}
+        self.meet()
+        found = {batch: products_s(self.shape, batch) for batch in self.options.batches}
+        torch.cuda.empty_cache()
+        return found
+
+    def measure_batch(self, built: Built, batch: int, products: float | None, bandwidth: float) -> None:
         """Floor, step and what communication takes of it."""
         options = self.options
-        floor_s = self.floor_s(built, batch, bandwidth) if self.gpu and "floor" not in options.skip else None
+        floor_s = None if products is None else self.floor_s(built, batch, products, bandwidth)
         plans = decode_plans(batch, options.context)
         run_late(built.runner, plans, WARM_STEPS)
         self.meet()
@@ -170,12 +180,11 @@ class Rank:
         if self.gpu and "profile" not in options.skip:
             self.profile(lambda: run_late(built.runner, plans, 16), batch=batch)
 
-    def floor_s(self, built: Built, batch: int, bandwidth: float) -> float:
+    def floor_s(self, built: Built, batch: int, products: float, bandwidth: float) -> float:
         """See above."""
         options, shape = self.options, self.shape
         context = options.context + WARM_STEPS + TIMED_STEPS / 2
         kv_s = batch * context * shape.kv_bytes / bandwidth
-        products = products_s(shape, batch)
         group: Group = built.runner.parts.model.vocabulary.group  # type: ignore[attr-defined]
         sums = 0.0
         if group.size > 1:
@@ -184,7 +193,6 @@ class Rank:
             one_s = replay_s(lambda: sum_often(group, x)) / SUMS
             self.emit("all_reduce_us", one_s * 1e6, "µs", batch=batch)
             sums = (2 * shape.num_layers + 1) * one_s
-        torch.cuda.empty_cache()
         self.emit("step_floor_ms", (products + kv_s + sums) * 1e3, "ms", batch=batch)
         return products + kv_s + sums
 

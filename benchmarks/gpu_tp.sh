@@ -83,7 +83,7 @@ PYTHON
 
 for part in $parts; do
   case $part in
-    sums) run sums 150 $python -m pytest tests/gpu/test_sums.py -q --tb=short -p no:cacheprovider ;;
+    sums) run sums 150 $python -m pytest tests/gpu/test_ranks.py -q --tb=short -p no:cacheprovider ;;
     8b)
       # shellcheck disable=SC2086  # several numbers
       for count in $tp 1; do steps "steps-$count" 170 "$count" "$small" --batches $batches; done ;;

@@ -22,7 +22,7 @@ def load_heads(
 def scan_rows(
     mixed: tl.tensor, own: tl.tensor, reading: tl.tensor, steps: tl.tensor, rate: tl.tensor, bias: tl.tensor,
     skip: tl.tensor, states: tl.tensor, slots: tl.tensor, widths: tl.tensor, row_pieces: tl.tensor,
-    piece_firsts: tl.tensor, out: tl.tensor, mixed_stride: tl.tensor, step_stride: tl.tensor,
+    piece_firsts: tl.tensor, out: tl.tensor, mixed_stride: tl.tensor, step_stride: tl.tensor, state_stride: tl.tensor,
     scale: tl.tensor, least_step: tl.tensor, most_step: tl.tensor, short_width: "Count",
     QUERIES_AT: tl.constexpr, KEYS_AT: tl.constexpr, VALUES_AT: tl.constexpr,
     HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
@@ -41,7 +41,7 @@ def scan_rows(
     value_dim = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     slot = tl.load(slots + row).to(tl.int64)
     kept = (key_dim < KEY_DIM)[:, None] & (value_dim < VALUE_DIM)[None, :] & (slot > 0)
-    place = (slot * HEADS + head) * (KEY_DIM * VALUE_DIM) + key_dim[:, None] * VALUE_DIM + value_dim[None, :]
+    place = slot * state_stride + head * (KEY_DIM * VALUE_DIM) + key_dim[:, None] * VALUE_DIM + value_dim[None, :]
     state = tl.load(states + place, mask=kept, other=0.0)
     head_rate, head_bias = tl.load(rate + head), tl.load(bias + head)
     queries = mixed + QUERIES_AT + head // GROUP * KEY_DIM

@@ -13,7 +13,7 @@ PIECE = tl.constexpr(GRID)
 @jit
 def convolve_tokens(
     x: tl.tensor, weight: tl.tensor, bias: tl.tensor, windows: tl.tensor, slots: tl.tensor, out: tl.tensor,
-    x_stride: tl.tensor,
+    x_stride: tl.tensor, window_stride: tl.tensor,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
 ) -> None:
     """Program (t, b) computes a block of channels of token t, the only one of row t, and moves its window on."""
@@ -22,7 +22,7 @@ def convolve_tokens(
     inside = channel < CHANNELS
     slot = tl.load(slots + token).to(tl.int64)
     kept = inside & (slot > 0)
-    window = windows + slot * ((WIDTH - 1) * CHANNELS) + channel
+    window = windows + slot * window_stride + channel
     total = tl.zeros([BLOCK], tl.float32)
     if BIAS:
         total += tl.load(bias + channel, mask=inside, other=0.0)
@@ -42,7 +42,7 @@ def convolve_tokens(
 @jit
 def convolve_pieces(
     x: tl.tensor, weight: tl.tensor, bias: tl.tensor, windows: tl.tensor, slots: tl.tensor, offsets: tl.tensor,
-    piece_rows: tl.tensor, piece_firsts: tl.tensor, out: tl.tensor, x_stride: tl.tensor,
+    piece_rows: tl.tensor, piece_firsts: tl.tensor, out: tl.tensor, x_stride: tl.tensor, window_stride: tl.tensor,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
 ) -> None:
     """Program (p, b) computes a block of channels of piece p. Windows stay as they are: see `keep_windows`."""
@@ -54,7 +54,7 @@ def convolve_pieces(
     token = tl.load(piece_firsts + piece) + tl.arange(0, PIECE)
     wanted = (token < tl.load(piece_firsts + piece + 1))[:, None] & inside
     slot = tl.load(slots + row).to(tl.int64)
-    window = windows + slot * ((WIDTH - 1) * CHANNELS)
+    window = windows + slot * window_stride
     total = tl.zeros([PIECE, BLOCK], tl.float32)
     if BIAS:
         total += tl.load(bias + channel, mask=channel < CHANNELS, other=0.0)[None, :]
@@ -74,7 +74,8 @@ def convolve_pieces(
 
 @jit
 def keep_windows(
-    x: tl.tensor, windows: tl.tensor, slots: tl.tensor, offsets: tl.tensor, widths: tl.tensor, x_stride: tl.tensor,
+    x: tl.tensor, windows: tl.tensor, slots: tl.tensor, offsets: tl.tensor, widths: tl.tensor,
+    x_stride: tl.tensor, window_stride: tl.tensor,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:
     """Program (r, b) leaves the last inputs of row r in its window, of which a short row keeps a part."""
@@ -83,7 +84,7 @@ def keep_windows(
     slot = tl.load(slots + row).to(tl.int64)
     inside = (channel < CHANNELS) & (slot > 0)
     width = tl.load(widths + row)
-    window = windows + slot * ((WIDTH - 1) * CHANNELS) + channel
+    window = windows + slot * window_stride + channel
     inputs = x + tl.load(offsets + row).to(tl.int64) * x_stride + channel
     for index in tl.static_range(WIDTH - 1):
         source = width - (WIDTH - 1) + index

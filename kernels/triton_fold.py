@@ -25,7 +25,7 @@ def sigmoid(x: tl.tensor) -> tl.tensor:
 def fold_rows(
     mixed: tl.tensor, strengths: tl.tensor, steps: tl.tensor, rate: tl.tensor, bias: tl.tensor, skip: tl.tensor,
     states: tl.tensor, slots: tl.tensor, offsets: tl.tensor, widths: tl.tensor, out: tl.tensor,
-    mixed_stride: tl.tensor, strength_stride: tl.tensor, step_stride: tl.tensor,
+    mixed_stride: tl.tensor, strength_stride: tl.tensor, step_stride: tl.tensor, state_stride: tl.tensor,
     scale: tl.tensor, least_step: tl.tensor, most_step: tl.tensor, most_width: "Count",
     QUERIES_AT: tl.constexpr, KEYS_AT: tl.constexpr, VALUES_AT: tl.constexpr,
     HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
@@ -44,7 +44,7 @@ def fold_rows(
     is_key, is_value = key < KEY_DIM, value < VALUE_DIM
     slot = tl.load(slots + row).to(tl.int64)
     kept = is_key[:, None] & is_value[None, :] & (slot > 0)
-    place = states + (slot * HEADS + head) * (KEY_DIM * VALUE_DIM) + key[:, None] * VALUE_DIM + value[None, :]
+    place = states + slot * state_stride + head * (KEY_DIM * VALUE_DIM) + key[:, None] * VALUE_DIM + value[None, :]
     state = tl.load(place, mask=kept, other=0.0)
     head_rate, head_bias = tl.load(rate + head), tl.load(bias + head)
     token = tl.load(offsets + row).to(tl.int64)

@@ -3,14 +3,14 @@
 import triton.language as tl
 
 from corymb.kernels.triton_activations import silu
-from corymb.kernels.triton_jit import jit
+from corymb.kernels.triton_jit import Count, jit
 
 
 # fmt: off
 @jit
 def gate_heads(
     x: tl.tensor, gate: tl.tensor, weight: tl.tensor, out: tl.tensor,
-    gate_stride: tl.tensor, num_lines: tl.tensor, eps: tl.tensor,
+    gate_stride: tl.tensor, num_lines: "Count", eps: tl.tensor,
     HEADS: tl.constexpr, DIM: tl.constexpr, WEIGHTS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_LINES: tl.constexpr,
     NORM: tl.constexpr, GATE_FIRST: tl.constexpr,
 ) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from corymb.kernels.attention import RaggedLayout
-from corymb.kernels.chunks import cut
+from corymb.kernels.chunks import Chunks, cut
 from corymb.kernels.recurrence import GRID, Convolution, DeltaRule, GatedNorm, StateSpace
 from corymb.kernels.triton_chunk_scan import scan_rows
 from corymb.kernels.triton_chunk_solve import solve_pieces
@@ -19,9 +19,22 @@ SHORT_WIDTH = 8  # tokens of a row up to which they are folded one by one
 ANY_WIDTH = 1 << 30
 CHANNELS = 256  # of a program that convolves single tokens
 PIECE_CHANNELS = 64  # of one that convolves pieces
-FOLD_VALUES = 32  # value dimensions of a program
 GATE_NUMBERS = 2048  # of a program
+WIDE_KEY = 128
 LEAST_TILE = 16  # a side of a matrix product
+ALIGNMENT = 16  # numbers
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentTiling:
+    """How much a program does; `benchmarks/gpu_recurrent.py` compares."""
+
+    fold_values: int = 32  # value dimensions that are folded token by token
+    fold_warps: int = 4
+    scan_values: int = 32  # value dimensions that are taken through chunks
+    scan_warps: int = 8
+    scan_stages: int = 2
+    solve_warps: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,11 @@ class Geometry:
         }
 
 
+def choose_tiling(geometry: Geometry) -> RecurrentTiling:
+    """Wide keys leave registers for fewer values."""
+    return RecurrentTiling(scan_values=16, scan_warps=4) if geometry.key_dim > WIDE_KEY else RecurrentTiling()
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
     """One operation on states."""
@@ -92,8 +110,9 @@ class TritonRecurrence:
     `exact`: all rows are folded token by token, so that nothing depends on where they were cut.
     """
 
-    def __init__(self, launch: Launch, *, exact: bool = False) -> None:
+    def __init__(self, launch: Launch, *, exact: bool = False, tiling: RecurrentTiling | None = None) -> None:
         self._launch = launch
+        self._tiling = tiling
         self._short_width = ANY_WIDTH if exact else SHORT_WIDTH
         self._cut: tuple[RaggedLayout, Pieces] | None = None
 
@@ -101,16 +120,14 @@ class TritonRecurrence:
         """See Recurrence."""
         slots, weight, bias = _slots(layout), convolution.weight, convolution.bias
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        width, channels = weight.shape
+        (width, channels), strides = weight.shape, (x.stride(0), windows.stride(0))
         constants = {"CHANNELS": channels, "WIDTH": width}
         kinds = {"BIAS": bias is not None, "SILU": convolution.silu}
         parameters = (weight, weight if bias is None else bias)  # a pointer that is never followed
         if _is_single(layout, len(x)):
             grid = (len(x), -(-channels // CHANNELS))
             kernel = convolve_tokens[grid]
-            kernel(
-                x, *parameters, windows, slots, out, x.stride(0), BLOCK=CHANNELS, **constants, **kinds, **self._plain
-            )
+            kernel(x, *parameters, windows, slots, out, *strides, BLOCK=CHANNELS, **constants, **kinds, **self._plain)
             return out
         pieces = self._pieces(layout)
         grid = (len(pieces.rows), -(-channels // PIECE_CHANNELS))
@@ -123,14 +140,14 @@ class TritonRecurrence:
             pieces.rows,
             pieces.firsts,
             out,
-            x.stride(0),
+            *strides,
             BLOCK=PIECE_CHANNELS,
             **constants,
             **kinds,
             **self._plain,
         )
         keep = keep_windows[(len(slots), -(-channels // CHANNELS))]
-        keep(x, windows, slots, layout.offsets, layout.widths, x.stride(0), BLOCK=CHANNELS, **constants, **self._plain)
+        keep(x, windows, slots, layout.offsets, layout.widths, *strides, BLOCK=CHANNELS, **constants, **self._plain)
         return out
 
     def apply_delta_rule(
@@ -191,7 +208,8 @@ class TritonRecurrence:
     def _fold_short(self, fold: Fold, states: Tensor, layout: RaggedLayout, out: Tensor) -> None:
         geometry, mixed = fold.geometry, fold.mixed
         unused = mixed  # a pointer that is never followed
-        block = min(FOLD_VALUES, next_power_of_2(geometry.value_dim))
+        tiling = self._tiling or choose_tiling(geometry)
+        block = min(tiling.fold_values, next_power_of_2(geometry.value_dim))
         slots = _slots(layout)
         fold_rows[(len(slots), geometry.num_heads, -(-geometry.value_dim // block))](
             mixed,
@@ -208,6 +226,7 @@ class TritonRecurrence:
             mixed.stride(0),
             0 if fold.strengths is None else fold.strengths.stride(0),
             fold.steps.stride(0),
+            states.stride(0),
             fold.scale,
             *fold.limits,
             self._short_width,
@@ -215,7 +234,7 @@ class TritonRecurrence:
             BLOCK_V=block,
             DELTA=fold.strengths is not None,
             **geometry.constants(),
-            **self._plain,
+            **self._launch.plain(tiling.fold_warps),
         )
 
     def _fold_long(self, fold: Fold, states: Tensor, layout: RaggedLayout, out: Tensor) -> None:
@@ -223,8 +242,9 @@ class TritonRecurrence:
         own = reading = mixed  # pointers that are never followed
         if fold.strengths is not None:
             own, reading = self._solve(fold, fold.strengths, pieces, layout)
-        slots, block_k = _slots(layout), max(LEAST_TILE, next_power_of_2(geometry.key_dim))
-        block_v = self._value_block(geometry, len(slots))
+        tiling, slots = self._tiling or choose_tiling(geometry), _slots(layout)
+        block_k = max(LEAST_TILE, next_power_of_2(geometry.key_dim))
+        block_v = max(LEAST_TILE, min(tiling.scan_values, next_power_of_2(geometry.value_dim)))
         scan_rows[(-(-geometry.value_dim // block_v), geometry.num_heads, len(slots))](
             mixed,
             own,
@@ -241,6 +261,7 @@ class TritonRecurrence:
             out,
             mixed.stride(0),
             fold.steps.stride(0),
+            states.stride(0),
             fold.scale,
             *fold.limits,
             self._short_width,
@@ -248,14 +269,14 @@ class TritonRecurrence:
             BLOCK_V=block_v,
             DELTA=fold.strengths is not None,
             WIDE=self._is_wide(mixed),
-            STAGES=1 if self._is_wide(mixed) else 2,
+            STAGES=1 if self._is_wide(mixed) else tiling.scan_stages,
             **geometry.constants(),
-            **self._launch.plain(num_warps=8),
+            **self._launch.plain(tiling.scan_warps),
         )
 
     def _solve(self, fold: Fold, strengths: Tensor, pieces: Pieces, layout: RaggedLayout) -> tuple[Tensor, Tensor]:
         geometry, mixed = fold.geometry, fold.mixed
-        lines = (len(mixed), geometry.num_heads)
+        tiling, lines = self._tiling or choose_tiling(geometry), (len(mixed), geometry.num_heads)
         own = torch.empty((*lines, geometry.value_dim), dtype=mixed.dtype, device=mixed.device)
         reading = torch.empty((*lines, geometry.key_dim), dtype=mixed.dtype, device=mixed.device)
         grid = (len(pieces.rows), geometry.num_heads)
@@ -281,7 +302,7 @@ class TritonRecurrence:
             BLOCK_V=max(LEAST_TILE, next_power_of_2(geometry.value_dim)),
             WIDE=self._is_wide(mixed),
             **constants,
-            **self._launch.plain(num_warps=8),
+            **self._launch.plain(tiling.solve_warps),
         )
         return own, reading
 
@@ -289,19 +310,21 @@ class TritonRecurrence:
         """Whether products are of float32 operands. The interpreter's products of bfloat16 are wrong."""
         return self._launch.interpreted or mixed.dtype == torch.float32
 
-    def _value_block(self, geometry: Geometry, num_rows: int) -> int:
-        """Value dimensions of a program: fewer where programs would not fill the GPU."""
-        block = max(LEAST_TILE, min(32, next_power_of_2(geometry.value_dim)))
-        while block > LEAST_TILE and num_rows * geometry.num_heads * geometry.value_dim // block < self._launch.num_sms:
-            block //= 2
-        return block
-
     def _pieces(self, layout: RaggedLayout) -> Pieces:
         if self._cut is None or self._cut[0] is not layout:
-            chunks, device = cut(layout), layout.offsets.device
-            tensors = (torch.from_numpy(part).to(device) for part in (chunks.rows, chunks.firsts, chunks.row_chunks))
-            self._cut = layout, Pieces(*tensors)
+            self._cut = layout, _put(cut(layout), layout.offsets.device)
         return self._cut[1]
+
+
+def _put(chunks: Chunks, device: torch.device) -> Pieces:
+    """One copy that nothing waits for, its parts aligned: kernels are compiled for addresses."""
+    parts = [torch.from_numpy(part) for part in (chunks.rows, chunks.firsts, chunks.row_chunks)]
+    sizes = [-(-len(part) // ALIGNMENT) * ALIGNMENT for part in parts]
+    packed = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+    for part, place in zip(parts, torch.split(packed, sizes), strict=True):
+        place[: len(part)].copy_(part)
+    moved = torch.split(packed.to(device, non_blocking=True), sizes)
+    return Pieces(*(place[: len(part)] for part, place in zip(parts, moved, strict=True)))
 
 
 def _slots(layout: RaggedLayout) -> Tensor:

@@ -13,13 +13,17 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from corymb.kernels.operations import Norm, Operations
+from corymb.kernels.sampling import Choice
+from corymb.kernels.triton_all_reduce import MOST_PICKED_ROWS, PickRows
 from corymb.kernels.triton_jit import Launch
 from corymb.models.cuda_device import Device
-from corymb.models.cuda_sums import Buffers, Fused, Nccl, Torch, Way
+from corymb.models.cuda_sums import Buffer, Buffers, Fused, Nccl, Torch, Way, share
 from corymb.models.gloo_group import GlooGroup
+from corymb.models.group import choose_gathered
 from corymb.models.meeting import Ranks
 
 MOST_SHARED_ROWS = 2048  # more are left to NCCL, which needs no buffers
+MOST_PUSHED_ROWS = 128
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, MOST_SHARED_ROWS)
 CALLS, REPLAYS = 20, 7
 
@@ -53,7 +57,8 @@ class CudaGroup:
         )
         self._nccl = Nccl()
         self._sums: Sums | None = None
-        self._fused: Fused | None = None
+        self._pick: PickRows | None = None
+        self._picked: Buffer | None = None
         self._limits: list[int] = []  # rows
         self._ways: list[Way] = [self._nccl]  # up to each limit, and beyond the last
         self.detail = f"{self.size} ranks over NCCL"
@@ -61,24 +66,34 @@ class CudaGroup:
     def prepare(self, sums: Sums, operations: Operations) -> None:
         """Makes buffers for these sums and finds the fastest way for each size. Before anything is captured."""
         rows = sums.most_rows if self._deterministic else min(sums.most_rows, MOST_SHARED_ROWS)
-        buffers = Buffers(rows * sums.width, sums.dtype, self._device.device)
-        self._fused = Fused(buffers, self._launch, self._device.device)
+        device, launch = self._device.device, self._launch
+        buffers = Buffers(rows * sums.width, sums.dtype, device)
+        fused = Fused(buffers, launch, device)
+        pushed = Buffers(self.size * MOST_PUSHED_ROWS * sums.width, sums.dtype, device)
+        # Of its own: between two choices lie sums, whose meetings tell that all have read the first.
+        self._picked, self._pick = share(2 * MOST_PICKED_ROWS, torch.int32, device), fused.picker()
         self._sums = sums
-        torch.cuda.synchronize(self._device.device)
+        ways: list[Way] = [fused, Fused(pushed, launch, device, pushed=MOST_PUSHED_ROWS)]
+        ways += [Torch(buffers, shots=1), Torch(buffers, shots=2), self._nccl]
+        torch.cuda.synchronize(device)
         self._host.least([0])  # every rank's flags are zero before anybody raises one
         if self._deterministic:
-            self._limits, self._ways = [rows], [self._fused, self._nccl]
+            self._limits, self._ways = [rows], [fused, self._nccl]
             self.detail = f"{self.size} ranks, sums fused: the same bits in any batch"
-            return
-        ways: list[Way] = [self._fused, Torch(buffers, shots=1), Torch(buffers, shots=2), self._nccl]
-        measured = [count for count in MEASURED_ROWS if count <= rows]
-        times = {count: self._measure(ways, count, sums, operations) for count in measured}
-        best = {count: min(range(len(ways)), key=times[count].__getitem__) for count in measured}
-        self._limits = measured
-        self._ways = [*(ways[best[count]] for count in measured), self._nccl]
-        figures = [f"{count}: {ways[best[count]].name} {min(times[count]):.1f}" for count in measured]
-        nccl = ", ".join(f"{count}: {times[count][-1]:.1f}" for count in measured if count in (1, 64, 256, 1024))
-        self.detail = f"{self.size} ranks; sum, add and norm by rows, µs: {', '.join(figures)} (NCCL {nccl})"
+        else:
+            self._choose_ways(ways, [count for count in MEASURED_ROWS if count <= rows], operations)
+
+    def _choose_ways(self, ways: list[Way], measured: list[int], operations: Operations) -> None:
+        """The fastest for each number of rows."""
+        figures = []
+        for count in measured:
+            able = [way for way in ways if count <= way.most_rows]
+            times = self._measure(able, count, operations)
+            fastest = min(range(len(able)), key=times.__getitem__)
+            self._ways.insert(len(self._limits), able[fastest])
+            self._limits.append(count)
+            figures.append(f"{count}: {able[fastest].name} {times[fastest]:.1f} (NCCL {times[-1]:.1f})")
+        self.detail = f"{self.size} ranks; sum, add and norm by rows, µs: {', '.join(figures)}"
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See Group."""
@@ -87,7 +102,7 @@ class CudaGroup:
     def first_sum(self, x: Tensor) -> Tensor:
         """See Group."""
         way = self._way(x)
-        return self._fused.first(x) if self._fused is not None and way is self._fused else way.all_reduce(x)
+        return way.first(x) if isinstance(way, Fused) else way.all_reduce(x)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, norm: Norm, operations: Operations) -> Tensor:
         """See Group."""
@@ -99,6 +114,14 @@ class CudaGroup:
         dist.all_gather_into_tensor(gathered, x.contiguous())
         return gathered
 
+    def choose(self, scores: Tensor, own: Choice, first: int) -> Choice:
+        """See Group."""
+        if self._pick is None or len(scores) > MOST_PICKED_ROWS:
+            return choose_gathered(self, scores, own, first)
+        assert self._picked is not None, "made together"
+        token_ids, usable = self._pick(scores, own.token_ids, own.usable, first, self._picked.addresses)
+        return Choice(token_ids, usable)
+
     def copy_from_first(self, x: Tensor) -> None:
         """See Group."""
         dist.broadcast(x, 0)
@@ -109,9 +132,10 @@ class CudaGroup:
             return self._nccl
         return self._ways[bisect_left(self._limits, len(x))]
 
-    def _measure(self, ways: list[Way], count: int, sums: Sums, operations: Operations) -> list[float]:
+    def _measure(self, ways: list[Way], count: int, operations: Operations) -> list[float]:
         """Microseconds of a sum with the norm that follows it, each way: the slowest rank's, so that all agree."""
-        device = self._device.device
+        device, sums = self._device.device, self._sums
+        assert sums is not None, "sums are known before they are measured"
         x = torch.zeros((count, sums.width), dtype=sums.dtype, device=device)
         norm = Norm(torch.ones(sums.width, device=device), 1e-5)
         residual = torch.zeros_like(x)

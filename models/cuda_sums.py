@@ -11,14 +11,17 @@ from torch import Tensor
 from torch.distributed import _symmetric_memory as symmetric
 
 from corymb.kernels.operations import Norm, Operations
-from corymb.kernels.triton_all_reduce import SumRows
+from corymb.kernels.triton_all_reduce import PickRows, SumRows
 from corymb.kernels.triton_jit import Launch
+
+NO_LIMIT = 1 << 30  # but for the buffers'
 
 
 class Way(Protocol):
     """One way."""
 
     name: str
+    most_rows: int
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Returns the sum of x [N, width] over the ranks; x may change."""
@@ -33,6 +36,7 @@ class Nccl:
     """The library, for any number of rows."""
 
     name = "NCCL"
+    most_rows = NO_LIMIT
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See Way."""
@@ -93,6 +97,7 @@ class Torch:
     def __init__(self, buffers: Buffers, *, shots: int) -> None:
         """`shots`: 1, every rank sums all; 2, every rank sums a part and hands it out."""
         self.name = "one shot" if shots == 1 else "two shots"
+        self.most_rows = NO_LIMIT
         self._buffers = buffers
         self._shots = shots
         self._group = _world().group_name
@@ -116,14 +121,19 @@ class Torch:
 class Fused:
     """One kernel of ours for all: the same bits for a row whatever rows are beside it."""
 
-    name = "fused"
-
-    def __init__(self, buffers: Buffers, launch: Launch, device: torch.device) -> None:
-        """All ranks make it at once."""
+    def __init__(self, buffers: Buffers, launch: Launch, device: torch.device, *, pushed: int = 0) -> None:
+        """All ranks make it at once. `pushed`: see SumRows."""
         rank, size = dist.get_rank(), dist.get_world_size()
+        self.name = "pushed" if pushed else "fused"
+        self.most_rows = pushed or NO_LIMIT
         self._flags = share(SumRows.num_flags(launch, size), torch.int32, device)
-        self._sum = SumRows(self._flags.addresses, launch, rank=rank, size=size)
+        self._sum = SumRows(self._flags.addresses, launch, rank=rank, size=size, pushed=pushed)
         self._buffers = buffers
+        self._launch = launch
+
+    def picker(self) -> PickRows:
+        """For choices over the ranks, with the same flags."""
+        return PickRows(self._flags.addresses, self._launch, rank=dist.get_rank(), size=dist.get_world_size())
 
     def first(self, x: Tensor) -> Tensor:
         """`all_reduce` for the first sum of a step."""

@@ -41,12 +41,14 @@ class Decoder:
         self._specs = attention_specs(decoder)
         self._state_specs = state_specs(decoder)
         self._layers = layers
-        embedding = parts.weights.take(EMBEDDING)
+        embedding = self.vocabulary.table(parts.weights.take(EMBEDDING))
         self._dtype = parts.storage.compute
         # On a CPU the checkpoint's tensors are views of its file.
         self._embedding = embedding.to(parts.storage.embedding, copy=embedding.device.type == "cpu")
         self._norm = parts.norm(FINAL_NORM.removesuffix(".weight"), sums=sums)
-        self._head = parts.storage.makers.linear(embedding if decoder.tied else parts.weights.take(HEAD), None)
+        self._head = parts.storage.makers.linear(
+            embedding[: decoder.vocab_size] if decoder.tied else parts.weights.take(HEAD), None
+        )
         # Rounded as the checkpoint's training did: in bfloat16, √3072 = 55.43 becomes 55.5.
         self._embedding_scale = torch.tensor(decoder.embedding_scale, dtype=self._dtype).item()
         self._soft_cap = decoder.logit_soft_cap

@@ -24,15 +24,16 @@ def read_deepseek_v3(fields: Fields) -> DecoderConfig:
 
 def read_deepseek_v32(fields: Fields) -> DecoderConfig:
     """DeepSeek-V3.2: every layer chooses its keys by an index of its own, whose rope turns halves."""
-    latent = _latent(fields, interleaved=True)
+    latent = _latent(fields, interleaved=fields.flag("rope_interleave", True))
     decoder = _decoder(fields, _with_index(latent, fields, num_heads=64, interleaved=False), groups=(8, 4))
     return _with_indexes(decoder, ["full"] * len(decoder.layers))
 
 
 def read_glm_moe_dsa(fields: Fields) -> DecoderConfig:
     """GLM-5: some layers take the keys that the layer before them chose."""
-    latent = _latent(fields, interleaved=True)
-    decoder = _decoder(fields, _with_index(latent, fields, num_heads=32, interleaved=True), groups=(1, 1))
+    latent = _latent(fields, interleaved=fields.flag("rope_interleave", True))
+    latent = _with_index(latent, fields, num_heads=32, interleaved=fields.flag("indexer_rope_interleave", True))
+    decoder = _decoder(fields, latent, groups=(1, 1))
     return _with_indexes(decoder, _index_types(fields, len(decoder.layers)))
 
 
@@ -128,6 +129,10 @@ def _experts(fields: Fields, groups: tuple[int, int]) -> ExpertsConfig:
 
 
 def _sparse(fields: Fields, num_layers: int) -> list[bool]:
+    if fields.whole("moe_layer_freq", 1) != 1:
+        raise UnsupportedModel(
+            f"moe_layer_freq in {fields.where} must be 1: experts in every layer after the first ones."
+        )
     if not fields.has("mlp_layer_types"):
         num_dense = fields.values.get("first_k_dense_replace", 3)
         return [layer >= num_dense for layer in range(num_layers)]

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from corymb.kernels.operations import Norm, Operations
+from corymb.kernels.sampling import Choice
+from corymb.models.group import choose_gathered
 
 
 class LostRank(RuntimeError):
@@ -47,6 +49,10 @@ class GlooGroup:
             with _losses():
                 self._gloo.allgather([parts], [_bytes(x.contiguous())]).wait()
         return gathered
+
+    def choose(self, scores: Tensor, own: Choice, first: int) -> Choice:
+        """See Group."""
+        return choose_gathered(self, scores, own, first)
 
     def copy_from_first(self, x: Tensor) -> None:
         """See Group."""

@@ -2,9 +2,11 @@
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from corymb.kernels.operations import Norm, Operations
+from corymb.kernels.sampling import Choice
 
 
 class Group(Protocol):
@@ -36,6 +38,11 @@ class Group(Protocol):
         """Returns [size, *x.shape], by rank."""
         ...
 
+    def choose(self, scores: Tensor, own: Choice, first: int) -> Choice:
+        """Returns the best of the ranks' choices for every row, the lowest token among equals; a row is usable if it is
+        so on all. `own` is this rank's choice among its scores [N, V], the first of which is token `first`'s."""
+        ...
+
     def copy_from_first(self, x: Tensor) -> None:
         """Overwrites x with what rank 0 has."""
         ...
@@ -63,8 +70,22 @@ class Alone:
         """See Group."""
         return x[None]
 
+    def choose(self, scores: Tensor, own: Choice, first: int) -> Choice:  # noqa: ARG002
+        """See Group."""
+        return own
+
     def copy_from_first(self, x: Tensor) -> None:
         """See Group."""
+
+
+def choose_gathered(group: Group, scores: Tensor, own: Choice, first: int) -> Choice:
+    """`Group.choose` by way of `all_gather`."""
+    value = scores.gather(1, own.token_ids[:, None])[:, 0].float()
+    # Tokens are exact in float32, and NaN comes before all others.
+    mine = torch.stack([torch.where(own.usable, value, torch.nan), (own.token_ids + first).float()])
+    values, token_ids = group.all_gather(mine).unbind(1)
+    best, rank = values.max(dim=0)  # the first of equals
+    return Choice(token_ids.gather(0, rank[None])[0].to(torch.int64), best.isfinite())
 
 
 ALONE: Group = Alone()

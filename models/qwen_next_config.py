@@ -59,7 +59,7 @@ def _decoder(fields: Fields, *, grouped: bool) -> DecoderConfig:
         qkv_bias=biased,
         output_bias=biased,
         query_key_norm=True,
-        output_gate=True,
+        output_gate=fields.flag("attn_output_gate", True),
         norm_offset=1.0,
         layers=recurrent_layers(fields, decoder, "linear_attention", delta_net, attends),
     )

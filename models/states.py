@@ -8,6 +8,8 @@ import torch
 from corymb.cache.writes import Int32, StateWrites
 from corymb.models.placement import Place
 
+ALIGNMENT = 64  # numbers: kernels read several at once
+
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
@@ -16,24 +18,41 @@ class StateSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype | None = None  # None: the model's
 
+    @property
+    def num_elements(self) -> int:
+        """Of one state."""
+        return torch.Size(self.shape).numel()
+
     def size_bytes(self, dtype: torch.dtype) -> int:
         """What one state takes in a model of `dtype`."""
-        return torch.Size(self.shape).numel() * (self.dtype or dtype).itemsize
+        return self.num_elements * (self.dtype or dtype).itemsize
 
 
 class StatePools:
-    """Owns a pool for each spec and moves states between slots, in the order of plans."""
+    """Owns a pool for each type, in which all states of a slot lie together, and moves states between slots, in the
+    order of plans: a launch or two move them all."""
 
     def __init__(self, specs: Sequence[StateSpec], num_slots: int, *, dtype: torch.dtype, place: Place) -> None:
-        self.tensors = [place.zeros((num_slots, *spec.shape), spec.dtype or dtype) for spec in specs]
+        """`tensors`: [num_slots, *shape] of each spec, parts of the pools."""
+        kinds = [spec.dtype or dtype for spec in specs]
+        sizes = dict.fromkeys(kinds, 0)
+        begins = []
+        for spec, kind in zip(specs, kinds, strict=True):
+            begins.append(sizes[kind])
+            sizes[kind] += -(-spec.num_elements // ALIGNMENT) * ALIGNMENT
+        self._pools = {kind: place.zeros((num_slots, size), kind) for kind, size in sizes.items()}
+        self.tensors = [
+            self._pools[kind][:, begin : begin + spec.num_elements].view(num_slots, *spec.shape)
+            for spec, kind, begin in zip(specs, kinds, begins, strict=True)
+        ]
         self._place = place
 
     def before(self, writes: StateWrites) -> None:
         """What must be done before the step's forward."""
         if len(writes.zero):
             zero = self._place(writes.zero.astype("int64"))
-            for tensor in self.tensors:
-                tensor.index_fill_(0, zero, 0)
+            for pool in self._pools.values():
+                pool.index_fill_(0, zero, 0)
         self._copy(writes.before_from, writes.before_to)
 
     def after(self, writes: StateWrites) -> None:
@@ -44,5 +63,5 @@ class StatePools:
         if not len(sources):
             return
         source, target = self._place(sources.astype("int64")), self._place(targets.astype("int64"))
-        for tensor in self.tensors:
-            tensor.index_copy_(0, target, tensor.index_select(0, source))
+        for pool in self._pools.values():
+            pool.index_copy_(0, target, pool.index_select(0, source))

@@ -18,21 +18,27 @@ class Vocabulary:
         self.group = group
         self._first = group.rank * width
         self._count = min(width, size - self._first)
+        self._places: Tensor | None = None  # of every token in this rank's table
 
     @property
     def whole(self) -> bool:
         """Whether this rank has all of it."""
         return self.group.size == 1
 
-    def embed(self, token_ids: Tensor, embedding: Tensor, dtype: torch.dtype) -> Tensor:
-        """Returns [T, hidden_size] of token ids [T]."""
+    def table(self, embedding: Tensor) -> Tensor:
+        """A rank's embeddings [width, hidden_size] as `embed` wants them: with a row of zeros for all other tokens."""
         if self.whole:
-            return F.embedding(token_ids, embedding).to(dtype)
-        places = token_ids - self._first
-        own = (places >= 0) & (places < self._width)
-        found = F.embedding(torch.where(own, places, 0), embedding).to(dtype)
+            return embedding
+        self._places = torch.full((self._size,), self._width, device=embedding.device)
+        self._places[self._first : self._first + self._count] = torch.arange(self._count, device=embedding.device)
+        return torch.cat((embedding, embedding.new_zeros(1, embedding.shape[1])))
+
+    def embed(self, token_ids: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
+        """Returns [T, hidden_size] of token ids [T]."""
+        if self._places is None:
+            return F.embedding(token_ids, table).to(dtype)
         # All ranks but one add zeros.
-        return self.group.first_sum(found.mul_(own[:, None]))
+        return self.group.first_sum(F.embedding(self._places[token_ids], table).to(dtype))
 
     def own(self, scores: Tensor) -> Tensor:
         """Cuts off what fills a rank's part up."""
@@ -50,14 +56,4 @@ class Vocabulary:
         """The best token of every row over all ranks, the lowest id among equals, from each rank's own scores."""
         if self.whole:
             return sampling.greedy(scores)
-        best = self._own_best(scores, sampling)
-        values, token_ids = self.group.all_gather(best).unbind(1)
-        # The first of equals, and NaN before all: a rank whose scores are unusable makes the row so.
-        value, rank = values.max(dim=0)
-        return Choice(token_ids.gather(0, rank[None])[0].to(torch.int64), value.isfinite())
-
-    def _own_best(self, scores: Tensor, sampling: Sampling) -> Tensor:
-        """float32 [2, N]: the best score of every row, NaN where they are unusable, and its token, which is exact."""
-        choice = sampling.greedy(scores)
-        value = scores.gather(1, choice.token_ids[:, None])[:, 0].float()
-        return torch.stack([torch.where(choice.usable, value, torch.nan), (choice.token_ids + self._first).float()])
+        return self.group.choose(scores, sampling.greedy(scores), self._first)

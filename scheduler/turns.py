@@ -6,7 +6,7 @@ three. In order: the messages of a turn, its `Turn`, and then the `Result` of ev
 
 import numpy as np
 
-from corymb.scheduler.messages import Abort, Control, Forget, Generate, Learn, Logprob, Message
+from corymb.scheduler.messages import Logprob, Message, ToScheduler
 from corymb.scheduler.plan import Sampled
 
 
@@ -31,7 +31,7 @@ class Result(Message, frozen=True, kw_only=True):
     errors: dict[int, str]
 
 
-ToFollower = Generate | Abort | Control | Learn | Forget | Turn | Result
+ToFollower = ToScheduler | Turn | Result
 
 
 def result_of(step: int, sampled: Sampled) -> Result:

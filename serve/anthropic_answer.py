@@ -71,6 +71,8 @@ class AnthropicAnswer:
             "content": content,
             "stop_reason": reason,
             "stop_sequence": sequence,
+            "stop_details": None,
+            "container": None,
             "usage": self._counts(),
         }
 
@@ -80,9 +82,13 @@ class AnthropicAnswer:
         return {
             "input_tokens": self._usage.num_prompt - cached,
             "cache_creation_input_tokens": 0,
+            "cache_creation": None,
             "cache_read_input_tokens": cached,
             "output_tokens": self._usage.num_output,
             "output_tokens_details": {"thinking_tokens": self._usage.num_reasoning},
+            "server_tool_use": None,
+            "service_tier": "standard",
+            "inference_geo": None,
         }
 
 

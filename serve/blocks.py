@@ -38,7 +38,8 @@ Change = Opened | Delta | Closed
 
 
 class Blocks:
-    """The blocks of one choice as they come. At most one is open; each has some text, or is a call.
+    """The blocks of one choice as they come: one at least, at most one of them open; each has text, or is a call, or is
+    the only one: clients read the first without asking whether there is any.
 
     Blank text between calls is no block: what opens with blanks waits for more.
     """
@@ -113,6 +114,8 @@ class Blocks:
         # An answer of nothing but blanks is still an answer.
         if self._waiting.text and not self._called:
             yield from self._begin_waiting()
+        elif self._is_first:
+            yield from self._begin(Part("content"))
         yield from self._close()
 
 

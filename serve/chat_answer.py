@@ -93,7 +93,7 @@ class ChatAnswer:
         calls = choice.calls
         # OpenAI's null: nothing but calls was said.
         content = b"null" if calls and not choice.text else encode(choice.text)
-        message = b'{"role":"assistant","content":%b,"refusal":null' % content
+        message = b'{"role":"assistant","content":%b,"refusal":null,"annotations":[]' % content
         if choice.reasoning:
             message += b',"reasoning_content":%b' % encode(choice.reasoning)
         if calls:

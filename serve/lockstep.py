@@ -18,6 +18,7 @@ from corymb.scheduler.messages import Output, Reply, Stats, ToScheduler
 from corymb.scheduler.plan import Masks, Runner, Sampled, StepPlan, StepResult
 from corymb.scheduler.turns import OutOfStep, Result, ToFollower, Turn, TurnClock, result_of, sampled_of
 from corymb.serve.childhood import Pulse
+from corymb.serve.garbage import settle
 from corymb.serve.transport import Inbox, Outbox, address, scheduler_name
 
 _WAIT_S = 1.0
@@ -183,6 +184,8 @@ class FollowingPort:
 
     def send(self, message: Stats | Reply) -> None:
         """Rank 0 sends its own."""
+        if isinstance(message, Stats):
+            settle()
 
 
 class FollowingRunner:

@@ -53,22 +53,22 @@ class Ollama:
     async def _answer(self, call: Call, kind: Literal["chat", "generate"], prompt: str) -> None:
         values = read_fields(self._fields[kind], await read_json(call, self._parts.settings), call)
         model = read_model(self._parts.engine.info, values, latest=True)
+        options = self._options(values, call)
         if not values.get(prompt):
             await call.answer(200, encode(_loaded(kind, model)))
             return
-        chat = self._chat_values(values, call)
+        chat = read_fields(self._chat_fields, chat_body(values), call, names=NAMES) | options
+        chat |= {name: values[name] for name in ("logprobs", "top_logprobs") if name in values}
         raw = values["prompt"] if values.get("raw") else None
         generation = await self._chatting.generation(chat, kind="ollama", limit="options.num_predict", raw=raw)
         answer = OllamaAnswer(kind, model, generation)
         await generate(call, self._parts, generation, answer, stream=values.get("stream", True))
 
-    def _chat_values(self, values: Json, call: Call) -> Json:
+    def _options(self, values: Json, call: Call) -> Json:
         options = values.get("options", {})
         if not isinstance(options, dict):
             raise invalid("options", f"must be an object, not {shown(options)}.")
-        chat = read_fields(self._chat_fields, chat_body(values), call, names=NAMES)
-        chat |= chat_options(read_fields(self._option_fields, options, call, prefix="options."))
-        return chat | {name: values[name] for name in ("logprobs", "top_logprobs") if name in values}
+        return chat_options(read_fields(self._option_fields, options, call, prefix="options."))
 
     # What is there.
 

@@ -127,8 +127,8 @@ def _check_gpus(parallel: ParallelOptions, device: ResolvedDevice, gpu: Gpu | No
     last = parallel.gpu_of(parallel.local_ranks[-1])
     if gpu is not None and last >= gpu.count:
         raise ConfigError(
-            f"The last of {parallel.local_size} ranks would use GPU {last}, and there are {gpu.count} GPUs, counted "
-            "from 0; see --tp-size, --base-gpu-id and --gpu-id-step."
+            f"The last of {parallel.local_size} ranks would use GPU {last}, and the last GPU here is {gpu.count - 1}; "
+            "see --tp-size, --base-gpu-id and --gpu-id-step."
         )
 
 

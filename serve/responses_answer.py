@@ -1,5 +1,6 @@
 """Answers of /v1/responses."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,7 +72,9 @@ class ResponsesAnswer:
         last = len(blocks) - 1
         output = [self._item(n, part, status if n == last else "completed") for n, part in enumerate(blocks)]
         whole = self._response | {"status": status, "output": output, "usage": self._counts()}
-        if status == "incomplete":
+        if status == "completed":
+            whole["completed_at"] = int(time.time())
+        elif status == "incomplete":
             whole["incomplete_details"] = {"reason": "max_output_tokens"}
         elif status == "failed":
             whole["error"] = {"code": "server_error", "message": finish.message or "The request was ended."}

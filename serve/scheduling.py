@@ -37,7 +37,7 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
     sockets, pulse, config = Path(options.sockets), Pulse(), options.config
     failpoints = Failpoints(parent.name, config.runtime.failpoints)
     start_heartbeat(parent.name, sockets, pulse)
-    with ExitStack() as stack:
+    with ExitStack() as stack, blaming_the_dead():
         own_port = _port(stack, options, parent, pulse) if rank == 0 else None
         _tell_imports(Path(options.model_folder), config, parent)
         ranks = _meet(sockets, config, parent, rank)
@@ -61,9 +61,7 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
             failpoints.at_start()
         parent.ready(_info(built))
         agree = Agreement(ranks.group("plans").exchange, rank) if ranks and config.parallel.check_plans else no_check
-        depth = config.scheduler.overlap_depth
-        with blaming_the_dead():
-            Loop(scheduler, line.runner, line.port, overlap_depth=depth, agree=agree).run()
+        Loop(scheduler, line.runner, line.port, overlap_depth=config.scheduler.overlap_depth, agree=agree).run()
 
 
 def _port(stack: ExitStack, options: ChildOptions, parent: Parent, pulse: Pulse) -> ProfiledPort:

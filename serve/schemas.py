@@ -6,6 +6,7 @@ or of items behind `prefixItems`, there are none. Spaces between tokens are one 
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
@@ -21,6 +22,7 @@ from corymb.serve.schema_words import ANNOTATIONS, OF_STRINGS, TYPES, Schema, Un
 
 MAX_SCHEMA_CHARS = 64 << 10
 MAX_SCHEMA_DEPTH = 64  # objects and lists inside each other, as the schema is written
+MAX_DEPTH = 64  # of what is written and what its references lead to
 MAX_ENUM_VALUES = 2_000
 MAX_PROPERTIES = 1_000
 MAX_DIVISOR = 64
@@ -96,11 +98,8 @@ class Writer:
     def inside(self, schema: Schema | bool, path: str) -> str | None:
         """The same for what stands inside an object or array: references may come round to it again."""
         before, self._following = self._following, ()
-        self._depth += 1
-        if self._depth > MAX_SCHEMA_DEPTH:
-            raise TooComplex(f"its references are more than {MAX_SCHEMA_DEPTH} deep")
-        rule = self.value(schema, path)
-        self._depth -= 1
+        with self._deeper():
+            rule = self.value(schema, path)
         self._following = before
         return rule
 
@@ -121,6 +120,15 @@ class Writer:
         self._num_properties += 1
         if self._num_properties > MAX_PROPERTIES:
             raise TooComplex(f"it has more than {MAX_PROPERTIES:,} properties")
+
+    @contextmanager
+    def _deeper(self) -> Iterator[None]:
+        """Bounds how far references lead, long before Python's own stack ends."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise TooComplex(f"its references are more than {MAX_DEPTH} deep")
+        yield
+        self._depth -= 1
 
     def _reference(self, reference: str, path: str) -> str | None:
         if reference in self._following:
@@ -174,10 +182,11 @@ class Writer:
             return schema
         check_words(schema, path)
         flat: Schema | bool = {word: value for word, value in schema.items() if word not in ("$ref", "allOf")}
-        for part in schema.get("allOf", ()):
-            flat = self._join(flat, self._flat(part, path), path)
-        if "$ref" in schema:
-            flat = self._join(flat, self._flat(self._resolved({"$ref": schema["$ref"]}, path), path), path)
+        with self._deeper():
+            for part in schema.get("allOf", ()):
+                flat = self._join(flat, self._flat(part, path), path)
+            if "$ref" in schema:
+                flat = self._join(flat, self._flat(self._resolved({"$ref": schema["$ref"]}, path), path), path)
         return flat
 
     def _join(self, one: Schema | bool, other: Schema | bool, path: str) -> Schema | bool:
@@ -200,11 +209,12 @@ class Writer:
             refuse(word, path, "is said twice, and both cannot be followed at once")
         if word == "oneOf":
             self._check_apart([self._join(base, self._flat(option, path), path) for option in options], path)
-        if base == {} and not rest:
-            rules = [self.value(option, path) for option in options]  # references may come round to it again
-        else:
-            joined = [self._join(base, self._flat(option, path), path) for option in options]
-            rules = [self._options(option, rest, path) for option in joined]
+        with self._deeper():
+            if base == {} and not rest:
+                rules = [self.value(option, path) for option in options]  # references may come round to it again
+            else:
+                joined = [self._join(base, self._flat(option, path), path) for option in options]
+                rules = [self._options(option, rest, path) for option in joined]
         found = list(dict.fromkeys(rule for rule in rules if rule is not None))
         return self.rules.add(any_of(found)) if found else None
 

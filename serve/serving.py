@@ -142,6 +142,7 @@ def _settings(prepared: Prepared, template: ChatTemplate | None) -> HttpSettings
         enable_response_store=http.enable_response_store,
         uses_priority=_uses_priority(prepared.config),
         uses_effort=template is not None and not template.variables.isdisjoint(EFFORT_VARIABLES),
+        web=not http.disable_web,
         uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",
         sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},
         compiler=_compiler(prepared),

@@ -28,6 +28,7 @@ class HttpSettings:
     uses_routing_key: bool = True
     uses_effort: bool = True  # the chat template reads a variable that `reasoning_effort` sets
     compiler: Begin | None = None  # of grammars; None: no request may name one
+    web: bool = True  # serve the page at /
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # from the model's generation_config.json
     draw_seed: Callable[[], int] = field(default_factory=seeds)  # for requests that bring none
 

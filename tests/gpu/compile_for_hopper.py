@@ -19,7 +19,7 @@ from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, Inde
 from corymb.kernels.recurrence import Convolution, DeltaRule, GatedNorm, StateSpace  # noqa: E402
 from corymb.kernels.routing import SWIGLU, Gating, Routing  # noqa: E402
 from corymb.kernels.sampling import Draws  # noqa: E402
-from corymb.kernels.triton_all_reduce import SumRows  # noqa: E402
+from corymb.kernels.triton_all_reduce import PickRows, SumRows  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
 from corymb.kernels.triton_gather import gather_heads  # noqa: E402
 from corymb.kernels.triton_indices import gather_slots  # noqa: E402
@@ -140,6 +140,9 @@ def sum_over_ranks() -> None:
     for size, width in ((2, 4096), (2, 8192), (4, 4096)):
         sums, x = SumRows(addresses, LAUNCH, rank=1, size=size), zeros(4, width)
         sums(x, addresses)
+        SumRows(addresses, LAUNCH, rank=1, size=size, pushed=64)(x, addresses)
+        pick = PickRows(addresses, LAUNCH, rank=1, size=size)
+        pick(x, zeros(4, dtype=torch.int64), zeros(4, dtype=torch.bool), 64128, addresses)
         sums(x, addresses, residual=zeros(4, width), norm=triton_linear.Norm(zeros(width, dtype=torch.float32), 1e-5))
 
 

@@ -19,6 +19,7 @@ from corymb.models.cuda_build import CudaParts, make_device
 from corymb.models.cuda_graphs import tiers
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_runner import CudaRunner
+from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
 from corymb.models.inventory import expected_tensors
 from corymb.models.load import LoadOptions, load_model
@@ -380,11 +381,12 @@ def test_tiers_waste_little() -> None:
 
 
 @pytest.mark.gpu
-def test_nothing_waits_for_the_gpu(folder) -> None:
-    path = folder(TINY)
+@pytest.mark.parametrize("config", [TINY, DELTA_NET], ids=["attention", "delta net"])
+def test_nothing_waits_for_the_gpu(folder, config) -> None:
+    path = folder(config)
     settings = [{"temperature": 0.9, "top_p": 0.8, "seed": 5, "repetition_penalty": 1.2}, GREEDY, {"temperature": 1.0}]
-    plans, _ = script(4, sliding=False, settings=settings)
-    runner = gpu_runner(path, TINY)
+    plans = [with_states(plan) for plan in script(4, sliding=False, settings=settings, sizes=(20, 4, 8))[0]]
+    runner = gpu_runner(path, config)
     run(runner, plans)  # everything is compiled and every buffer has grown
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -421,6 +423,14 @@ def test_build_makes_a_gpus_runner(folder) -> None:
     plan = Hand(num_tokens=200).plan([request(1, np.arange(3, 9, dtype=np.int32), **GREEDY)])
     expected = cpu_runner(path, TINY).launch(plan).wait()
     assert built.runner.launch(plan).wait().token_ids.tolist() == expected.token_ids.tolist()
+
+
+def test_latents_in_8_bits_are_refused_before_weights_are_read(folder) -> None:
+    path = folder(DEEPSEEK)
+    (path / "model.safetensors").unlink()
+    options = RunnerOptions(path, device="cuda", dtype="float32", max_total_tokens=64, kv_cache_dtype="fp8_e4m3")
+    with pytest.raises(UnsupportedModel, match="Latents are not kept in fp8_e4m3; leave --kv-cache-dtype out"):
+        build(options, lambda *_: None)
 
 
 @pytest.mark.parametrize(("config", "prefill_tokens"), [(TINY, 32), (SLIDING, 0)], ids=["captured", "sliding"])

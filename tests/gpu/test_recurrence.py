@@ -30,7 +30,7 @@ class Case:
 
     def check(self, place, back_end, tolerance: float) -> None:
         """Outputs and states are what the definition says; slots of nobody are left alone."""
-        states, exact = self.states.clone(), self.states.double()
+        states, exact = apart(self.states), self.states.double()
         expected = self.run(reference, self.layout, self.inputs, exact)
         out = self.run(back_end, self.layout, self.inputs, states)
         used = self.layout.state_slots
@@ -39,6 +39,12 @@ class Case:
         others = torch.ones(len(states), dtype=torch.bool, device=states.device)
         others[used] = False
         assert torch.equal(states[others], self.states[others])
+
+
+def apart(states: Tensor) -> Tensor:
+    """A copy as a pool holds it: other layers' states lie between a layer's."""
+    flat = states.flatten(1)
+    return torch.cat((flat, flat[:, :32].clone().fill_(torch.nan)), dim=1)[:, : flat.shape[1]].view(states.shape)
 
 
 @pytest.fixture
@@ -125,7 +131,8 @@ KINDS = [*("shared keys", "odd"), *(pytest.param(name, marks=pytest.mark.gpu) fo
 @pytest.mark.parametrize("shape", KINDS)
 @pytest.mark.parametrize("operation", ["delta rule", "scan"])
 def test_states(place, make, rows, shape: str, operation: str) -> None:
-    make[operation](rows, torch.float32, **SHAPES[shape]).check(place, TritonRecurrence(place.launch), 5e-6)
+    tolerance = 5e-6 if place.launch.interpreted else 2e-5  # tensor cores multiply float32 in three parts
+    make[operation](rows, torch.float32, **SHAPES[shape]).check(place, TritonRecurrence(place.launch), tolerance)
 
 
 @pytest.mark.parametrize("operation", ["delta rule", "scan"])

@@ -269,6 +269,14 @@ LARGE = [
     {"description": "x" * 70_000},
     {"allOf": [{"anyOf": [{"minimum": number}, {"maximum": number}]} for number in range(40)]},
     {"type": "object", "properties": {"a": {"type": "object", "anyOf": [{"$ref": "#"}]}}},
+    {"type": "object", "anyOf": [{"$ref": "#"}, {"required": ["a"]}]},
+    {"allOf": [{"$ref": "#"}, {"type": "null"}]},
+    {"anyOf": [{"allOf": [{"$ref": "#"}, True]}]},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "oneOf": [{"$ref": "#/$defs/a"}]}}},
+    {
+        "$ref": "#/$defs/0",
+        "$defs": {str(n): {"type": "array", "items": {"$ref": f"#/$defs/{n + 1}"}} for n in range(900)},
+    },
 ]
 
 

@@ -87,10 +87,10 @@ def test_cached_tokens_are_apart_from_other_input(tape_server) -> None:
     assert start["input_tokens"] + start["cache_read_input_tokens"] == count["input_tokens"]
 
 
-def test_an_empty_answer_has_no_block(tape_server) -> None:
-    assert ok(ask(tape_server, tape("")))["content"] == []
+def test_an_empty_answer_is_one_empty_block(tape_server) -> None:
+    assert [block["text"] for block in ok(ask(tape_server, tape("")))["content"]] == [""]
     kinds = [event["type"] for event in parsed(ask(tape_server, tape(""), stream=True).content)]
-    assert kinds == ["message_start", "message_delta", "message_stop"]
+    assert kinds == ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"]
 
 
 def prompt_of(server, **body) -> str:

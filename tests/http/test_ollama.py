@@ -75,6 +75,11 @@ def test_nothing_to_answer_only_loads_the_model(tape_server, path) -> None:
         assert (answer["done"], answer["done_reason"]) == (True, "load")
 
 
+def test_options_are_checked_whatever_is_asked(tape_server) -> None:
+    for path in ("chat", "generate"):
+        assert post(tape_server, f"/api/{path}", {"options": {"top_p": 2}}).status_code == 400
+
+
 def test_options_reach_the_engine(simulated_tape) -> None:
     options = {"num_predict": 3, "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "seed": 5, "stop": ["x"]}
     penalties = {"repeat_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.25}

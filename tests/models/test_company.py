@@ -67,6 +67,29 @@ GPT_OSS = {
     "head_dim": 64,
     "sliding_window": 20,
 }
+QWEN35 = {
+    **SIZES,
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "full_attention_interval": 2,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+}
+FALCON_H1 = {
+    **SIZES,
+    "architectures": ["FalconH1ForCausalLM"],
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "mamba_d_ssm": 512,
+    "mamba_n_heads": 8,
+    "mamba_d_state": 128,
+}
 PROMPTS = {
     row: [(31 * row + 7 * index) % 1000 for index in range(length)] for row, length in [(1, 5), (2, 33), (3, 60)]
 }
@@ -75,7 +98,9 @@ COMPANY = [(1,), (3, 1), (1, 2, 3), (2, 3, 1), tuple(range(1, 18)), tuple(range(
 
 @pytest.mark.parametrize("weights", ["float32", "float16", "int8"])
 @pytest.mark.parametrize(
-    "config", [LLAMA, GEMMA, MIXTRAL, GPT_OSS, DEEPSEEK], ids=["llama", "gemma", "mixtral", "gpt-oss", "deepseek"]
+    "config",
+    [LLAMA, GEMMA, MIXTRAL, GPT_OSS, DEEPSEEK, QWEN35, FALCON_H1],
+    ids=["llama", "gemma", "mixtral", "gpt-oss", "deepseek", "qwen3.5", "falcon-h1"],
 )
 def test_row_gives_the_same_bits_in_any_company(tmp_path: Path, config: dict, weights: WeightType) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -87,7 +112,7 @@ def test_row_gives_the_same_bits_in_any_company(tmp_path: Path, config: dict, we
 
 def first_row_logits(model: Decoder, rows: tuple[int, ...]) -> torch.Tensor:
     """Row 1's logits over three decode steps beside `rows`, whose prompts were computed one by one."""
-    sequences = Sequences.empty(model.attention_specs, num_rows=40, context_length=64)
+    sequences = Sequences.empty(model.attention_specs, model.state_specs, num_rows=40, context_length=64)
     attention = TorchAttention()
     for row in rows:
         sequences.step(model, attention, {row: PROMPTS.get(row, [row, 2 * row, 3 * row])})

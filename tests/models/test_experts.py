@@ -124,6 +124,7 @@ GLM = {**DEEPSEEK, "architectures": ["GlmMoeDsaForCausalLM"]}
         (DEEPSEEK | {"num_experts_per_tok": 9}, BrokenModel, "more than the 8 experts that may be chosen"),
         (DEEPSEEK | {"scoring_func": "softmax"}, UnsupportedModel, "scoring_func 'softmax' .* 'sigmoid' is"),
         (DEEPSEEK | {"topk_method": "greedy"}, UnsupportedModel, "topk_method 'greedy'"),
+        (DEEPSEEK | {"moe_layer_freq": 2}, UnsupportedModel, "moe_layer_freq .* must be 1"),
         (DEEPSEEK | {"q_lora_rank": None}, BrokenModel, "lacks q_lora_rank, which the index"),
         (DEEPSEEK | {"qk_rope_head_dim": 7}, BrokenModel, "qk_rope_head_dim .* is odd"),
         (DEEPSEEK | {"index_head_dim": 32}, BrokenModel, r"index_head_dim \(32\) .* less than qk_rope_head_dim \(64\)"),

@@ -8,6 +8,8 @@ import pytest
 from by_loop import serve_rounds
 from test_families import CASES, greedy, make_reference, random_prompt
 
+from corymb.cache.cache import Cache
+from corymb.models.architectures import read_config
 from corymb.scheduler.messages import Generate, Sampling
 
 FAMILIES = (
@@ -25,6 +27,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "pages, retraction": {"page_size": 4, "test_retract_interval": 3},
     "small pool": {"max_total_tokens": 160},
 }
+EVERYTHING = 1 << 30
 NUM_OUTPUTS = 12  # as `greedy` makes
 WINDOW = 24  # of the sliding ones; others choose 24 keys
 
@@ -59,3 +62,25 @@ def test_served_tokens_are_those_of_transformers(family: tuple[Path, list[list[i
         assert [port.token_ids(str(number)) for number in range(len(requests))] == expected
     cached = second.stats.num_cached_tokens - first.stats.num_cached_tokens
     assert (cached > 0) == (VARIANTS[variant].get("enable_prefix_cache", True))
+
+
+@pytest.mark.parametrize("interval", [1, 5])
+def test_losing_one_kind_of_memory_alone_changes_no_token(family: tuple[Path, list[list[int]]], interval: int) -> None:
+    folder, expected = family
+    requests = [generate(str(number), prompt) for number, prompt in enumerate(prompts())]
+    options: dict[str, object] = {"dtype": "float32", "max_running_requests": 3, "chunked_prefill_size": 16}
+    for component in ("full", "sliding") if read_config(folder).window else ("full",):
+        num_steps = num_evicted = 0
+
+        def evict(cache: Cache, component: str = component) -> None:
+            nonlocal num_steps, num_evicted
+            num_steps += 1
+            if num_steps % interval == 0:
+                actions = cache.tree.evict({component: EVERYTHING})
+                num_evicted += sum(map(len, actions.frees.get(component, ())))
+                cache.execute(actions)
+                cache.check()
+
+        for port in serve_rounds(folder, [requests, requests], options, after_step=evict):
+            assert [port.token_ids(str(number)) for number in range(len(requests))] == expected
+        assert num_evicted > 0

@@ -4,11 +4,13 @@ import ctypes
 
 import pytest
 
+from corymb.models.errors import UnsupportedModel
 from corymb.models.sizing import NotEnoughMemory
 from corymb.serve import devices, prepare
 from corymb.serve.config import ConfigError, from_flags
 from corymb.serve.devices import Gpu, chunk_tokens, find_gpu, resolve_device
 from corymb.serve.flags import parser
+from corymb.serve.parallel_options import ParallelOptions
 
 H200 = Gpu("NVIDIA H200", 150_754_820_096)
 SHAPE = """{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -118,6 +120,27 @@ def test_model_made_for_tests_runs_on_a_gpu_only_when_asked(monkeypatch, tmp_pat
 def test_weights_larger_than_the_gpu_are_refused_before_anything_is_read(prepared):
     with pytest.raises(NotEnoughMemory, match="the weights take"):
         prepared(gpu=Gpu("tiny", 100_000))
+
+
+def test_ranks_take_the_gpus_that_were_asked_for(prepared):
+    four = Gpu("Four", 141_000_000_000, count=4)
+    flags = ("--tp-size", "2", "--base-gpu-id", "1", "--gpu-id-step", "2")
+    parallel = prepared(*flags, gpu=four).config.parallel
+    assert [parallel.gpu_of(rank) for rank in parallel.local_ranks] == [1, 3]
+    with pytest.raises(ConfigError, match="The last of 2 ranks would use GPU 4, and the last GPU here is 3"):
+        prepared("--tp-size", "2", "--base-gpu-id", "2", "--gpu-id-step", "2", gpu=four)
+    with pytest.raises(ConfigError, match="The last of 2 ranks would use GPU 1, and the last GPU here is 0"):
+        prepared("--tp-size", "2")
+
+
+def test_ranks_of_a_further_node_count_its_own_gpus():
+    options = ParallelOptions(tp_size=4, nnodes=2, node_rank=1, dist_init_addr="a:1")
+    assert [(rank, options.gpu_of(rank)) for rank in options.local_ranks] == [(2, 0), (3, 1)]
+
+
+def test_a_model_that_ranks_cannot_share_is_refused_before_its_weights_are_looked_at(prepared):
+    with pytest.raises(UnsupportedModel, match="which 64 ranks cannot share evenly"):
+        prepared("--tp-size", "64", gpu=Gpu("Many", 141_000_000_000, count=64))
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,19 @@ class Stream:
         assert not self._thread.is_alive(), "the stream is still open"
 
 
+def listening(server) -> set[str]:
+    """Addresses at which any of the server's processes can be reached."""
+    family = [psutil.Process(server.process.pid), *server.children.values()]
+    inet = [connection for process in family for connection in process.net_connections("inet")]
+    return {one.laddr.ip for one in inet if one.status == psutil.CONN_LISTEN}
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_death_of_any_rank_ends_every_request_and_leaves_nothing(serving, rank: int) -> None:
     with serving("corymb/tape", "--tp-size", "2", *SLOW) as server:
         children = server.children
         assert set(children) == {"scheduler-0", "scheduler-1", "detokenizer"}
+        assert listening(server) == {"127.0.0.1"}
         opened = [Stream(server) for _ in range(4)]
         server.wait_for(lambda: all(stream.lines for stream in opened), 20)
         killed_s = time.monotonic()
