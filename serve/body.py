@@ -36,12 +36,13 @@ def parse(body: bytes) -> dict[str, Any]:
         raise _explain(body) from None
     if not isinstance(value, dict):
         raise ApiError("invalid_json", "The body must be a JSON object.")
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_too_deep(value):
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and is_too_deep(value):
         raise ApiError("invalid_json", f"The body nests more than {MAX_DEPTH} lists and objects into each other.")
     return value
 
 
-def _is_too_deep(value: object) -> bool:
+def is_too_deep(value: object) -> bool:
+    """More than MAX_DEPTH lists and objects stand inside each other."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [child for item in level for child in _children(item) if isinstance(child, dict | list)]

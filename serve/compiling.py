@@ -108,17 +108,22 @@ def compile_alone(order: Compile, backend: Backend, limits: Limits, num_tokens: 
 
 
 def rehearse(program: Program, num_tokens: int) -> float:
-    """Follows the grammar along a few random texts; returns the longest time that a token took, in seconds."""
+    """Follows the grammar along a few random texts; returns the longest time that a token took, in seconds.
+
+    Raises BadGrammar where even the first token of every text is ruled out.
+    """
     chooser = random.Random(0)  # noqa: S311 - the same walks every time
     bits, slowest_s = np.empty(-(-num_tokens // 32), np.int32), 0.0
     for _ in range(_WALKS):
         matcher = program.matcher()
-        for _ in range(_WALK_TOKENS):
+        for step in range(_WALK_TOKENS):
             begun_s = time.thread_time()
             matcher.fill(bits)
             filled_s = time.thread_time() - begun_s
             allowed = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")[:num_tokens])
             if not len(allowed):
+                if step == 0:
+                    raise BadGrammar("no text at all follows it")
                 break
             begun_s = time.thread_time()
             matcher.accept(int(allowed[chooser.randrange(len(allowed))]))

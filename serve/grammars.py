@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from corymb.scheduler.messages import Grammar
+from corymb.serve.body import MAX_DEPTH, is_too_deep
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import is_finite
 from corymb.serve.patterns import BadPattern
@@ -105,6 +106,9 @@ def _parsed(param: str, value: object) -> object:
             value = json.loads(_text(param, value))
         except (ValueError, RecursionError):
             raise invalid(param, "is not valid JSON.") from None
+    if is_too_deep(value):
+        message = f"`{param}` is too complex: it nests more than {MAX_DEPTH} lists and objects into each other."
+        raise ApiError("grammar_too_complex", message, param=param)
     if not is_finite(value):
         raise invalid(param, "must not hold NaN, Infinity or a number beyond the range of a double.")
     return value

@@ -1,22 +1,32 @@
 """Features in pairs: each pair of fields gives what the model's definition says, in every way a server can run it.
 
 The expected answers come from `simulator.py`, which computes one token at a time and knows no cache, batch or chunk.
-Sampling noise is the product's own, so seeded cells are held to the server that does nothing but compute instead.
+Sampling noise and grammars are the product's own, so their cells are held to the server that does nothing but compute.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
+import jsonschema
 import pytest
 
 from tests.http.client import events, finish_of, post, tape
 
 pytestmark = pytest.mark.server
 
+EOS = 257
 AT_ONCE = 32
 TEXT = "one two three two one"
+SCHEMA = {
+    "type": "object",
+    "properties": {"one": {"type": "integer", "minimum": 0, "maximum": 99}, "two": {"enum": ["two", "three"]}},
+    "required": ["one", "two"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "count", "parameters": SCHEMA}}
 FIELDS = {
     "stop": {"stop": ["thr", "zz"], "include_stop_str_in_output": True},
     "stop_token_ids": {"stop_token_ids": [ord("h")]},
@@ -32,28 +42,35 @@ FIELDS = {
     "max_tokens": {"max_tokens": 9},
     "cache_salt": {"cache_salt": "mine"},
     "skip_special_tokens": {"skip_special_tokens": False},
+    "regex": {"regex": "one( [a-z]{3,5}){3}( one)?"},
+    "response_format": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+    "tools": {"tools": [TOOL]},
+    "tool_choice": {"tools": [TOOL], "tool_choice": "required"},
+    "reasoning": {"messages": [{"role": "user", "content": tape("<think>hm</think>" + TEXT)}]},
 }
+OWN = {"seed", "regex", "response_format", "tools", "tool_choice", "reasoning"}  # not in the simulator
 PAIRS = [*((name,) for name in FIELDS), *combinations(FIELDS, 2)]
+COMMON = ("--context-length", "1024", "--reasoning-parser", "qwen3", "--tool-call-parser", "qwen")
 VARIANTS = {
     "computing only": ("--disable-radix-cache", "--disable-overlap-schedule", "--max-running-requests", "1"),
     "caching": (),
     "chunking": ("--chunked-prefill-size", "3", "--enable-mixed-chunk"),
-    "retracting": ("--test-retract-interval", "3", "--max-total-tokens", "2048"),
+    "retracting": ("--test-retract-interval", "3", "--max-total-tokens", "8192"),
     "paging": ("--page-size", "16", "--disable-overlap-schedule"),
 }
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
 def variant(request, serving):
-    with serving("corymb/tape", "--context-length", "512", *VARIANTS[request.param]) as server:
+    with serving("corymb/tape", *COMMON, *VARIANTS[request.param]) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def seeded(serving):
-    """What seeded cells give on the plainest server."""
-    with serving("corymb/tape", "--context-length", "512", *VARIANTS["computing only"]) as server:
-        yield {pair: whole(server, pair) for pair in PAIRS if "seed" in pair}
+def own(serving):
+    """What cells that the simulator does not know give on the plainest server."""
+    with serving("corymb/tape", *COMMON, *VARIANTS["computing only"]) as server:
+        yield {pair: whole(server, pair) for pair in PAIRS if OWN & set(pair)}
 
 
 def body(pair: Sequence[str]) -> dict:
@@ -73,7 +90,8 @@ def whole(server, pair: Sequence[str]) -> list[dict] | str:
 
 def told(choice: dict, message: dict, logprobs: dict | None) -> dict:
     """What must be the same in every way of running a cell."""
-    parts = {name: message.get(name) or "" for name in ("content", "reasoning_content")}
+    parts: dict = {name: message.get(name) or "" for name in ("content", "reasoning_content")}
+    parts["calls"] = [call["function"] for call in message.get("tool_calls") or []]
     return {"index": choice["index"], **parts, "logprobs": rounded(logprobs)} | {
         name: choice[name] for name in ("finish_reason", "matched_stop")
     }
@@ -95,7 +113,17 @@ def joined(chunks: list[dict], index: int) -> dict:
         name: "".join(choice["delta"].get(name) or "" for choice in choices)
         for name in ("content", "reasoning_content")
     }
+    message["tool_calls"] = calls_of([delta for choice in choices for delta in choice["delta"].get("tool_calls") or []])
     return told(finish_of(chunks, index), message, {"content": entries} if entries else None)
+
+
+def calls_of(deltas: list[dict]) -> list[dict]:
+    calls: dict[int, dict] = {}
+    for delta in deltas:
+        call = calls.setdefault(delta["index"], {"function": {"name": "", "arguments": ""}})["function"]
+        for name in call:
+            call[name] += delta["function"].get(name) or ""
+    return [calls[index] for index in sorted(calls)]
 
 
 def rounded(logprobs: dict | None) -> object:
@@ -108,8 +136,8 @@ def rounded(logprobs: dict | None) -> object:
 
 
 @pytest.fixture(scope="module")
-def expected(simulated_tape, seeded) -> dict:
-    return {pair: whole(simulated_tape, pair) for pair in PAIRS if "seed" not in pair} | seeded
+def expected(simulated_tape, own) -> dict:
+    return {pair: whole(simulated_tape, pair) for pair in PAIRS if not OWN & set(pair)} | own
 
 
 def together(run: Callable[[Sequence[str]], object]) -> list:
@@ -134,8 +162,30 @@ def test_every_pair_gives_the_same_as_a_stream(variant, expected) -> None:
     check(together(lambda pair: streamed(variant, pair)), expected)
 
 
+def test_grammars_are_kept_in_every_company(expected) -> None:
+    for pair, answer in expected.items():
+        if isinstance(answer, str) or "ignore_eos" in pair:
+            continue
+        for choice in answer:
+            if "regex" in pair and choice["matched_stop"] in (EOS, None) and choice["finish_reason"] == "stop":
+                assert re.fullmatch(FIELDS["regex"]["regex"], choice["content"]), pair
+            if "response_format" in pair and choice["matched_stop"] == EOS:
+                jsonschema.validate(json.loads(choice["content"]), SCHEMA)
+            if "tool_choice" in pair and choice["finish_reason"] == "tool_calls":
+                jsonschema.validate(json.loads(choice["calls"][0]["arguments"]), SCHEMA)
+
+
 def test_the_cells_differ_where_their_features_act(expected) -> None:
     texts = {pair: expected[pair][0]["content"] for pair in PAIRS if len(pair) == 1}
-    inert = {("logprobs",), ("n",), ("cache_salt",), ("min_tokens",), ("skip_special_tokens",)}
+    inert = {
+        ("logprobs",),
+        ("n",),
+        ("cache_salt",),
+        ("min_tokens",),
+        ("skip_special_tokens",),
+        ("tools",),
+        ("reasoning",),
+    }
+    inert.add(("regex",))  # the text is one of the pattern's
     assert {pair for pair, text in texts.items() if text == TEXT} == inert
     assert len({json.dumps(answer) for answer in expected.values()}) > 40
