@@ -72,6 +72,53 @@ SHAPES: dict[str, dict[str, object]] = {
         "tie_word_embeddings": True,
     },
 }
+# For servers alone: a step's floor depends on more than products and keys here.
+RECURRENT: dict[str, dict[str, object]] = {
+    "qwen3.5-4b": {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "hidden_size": 2560,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "vocab_size": 248320,
+        "max_position_embeddings": 16384,
+        "rope_theta": 10000000.0,
+        "tie_word_embeddings": True,
+    },
+    "falcon-h1-7b": {
+        "architectures": ["FalconH1ForCausalLM"],
+        "hidden_size": 3072,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 44,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "mamba_d_ssm": 3072,
+        "mamba_n_heads": 24,
+        "mamba_d_head": 128,
+        "mamba_d_state": 256,
+        "vocab_size": 130048,
+        "max_position_embeddings": 16384,
+        "rope_theta": 100000000000.0,
+    },
+    "lfm2-1.2b": {
+        "architectures": ["Lfm2ForCausalLM"],
+        "hidden_size": 2048,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        "vocab_size": 65536,
+        "max_position_embeddings": 16384,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": True,
+    },
+}
 COMMON = {"rms_norm_eps": 1e-5, "hidden_act": "silu", "eos_token_id": 2, "tie_word_embeddings": False}
 
 
@@ -100,7 +147,7 @@ def write_folder(name: str, folder: Path | None = None) -> Path:
     """A folder with the shape's config.json, and a tokenizer that spells every id as a word of its own."""
     folder = folder or Path(tempfile.mkdtemp(prefix=f"{name}-"))
     folder.mkdir(parents=True, exist_ok=True)
-    config = COMMON | SHAPES[name]
+    config = COMMON | (SHAPES | RECURRENT)[name]
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(int(str(config["vocab_size"])))))
     (folder / "tokenizer_config.json").write_text("{}")

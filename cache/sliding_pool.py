@@ -23,6 +23,8 @@ class SlidingPool:
 
     def free(self, full_pages: Int32) -> None:
         """Frees the twins of those of these pages that have one."""
+        if not len(full_pages):
+            return
         twins = self.twins[full_pages]
         if not twins.all():
             full_pages, twins = full_pages[twins > 0], twins[twins > 0]

@@ -47,6 +47,8 @@ class Slots:
 
     def free(self, pages: Int32) -> None:
         """Takes back allocated pages."""
+        if not len(pages):
+            return
         assert self._used[pages].all(), "a page was freed twice"
         self._used[pages] = False
         self._stack[self._num_free : self._num_free + len(pages)] = pages[::-1]

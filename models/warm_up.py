@@ -14,6 +14,8 @@ _PADDING_ROW = 0  # nobody reads its table entries, nor slot 0
 SHORT = (2,)
 # A GPU has kernels of its own for rows of one, few, some and many tokens, and for every way of sampling.
 EVERY_WIDTH = (2, 12, 64)
+# Of tokens that share experts or latents: up to so many the kernels differ, by the number of experts and heads.
+MANY = (300, 1100, 2200)
 GREEDY = Sampling(max_new_tokens=2, temperature=0.0)
 EVERY_SAMPLING = (GREEDY, Sampling(max_new_tokens=2), Sampling(max_new_tokens=2, top_k=5, top_p=0.9))
 

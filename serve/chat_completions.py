@@ -11,10 +11,10 @@ from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
 from corymb.serve.parts import Parts
 from corymb.serve.reasoning import reasoning_fields
-from corymb.serve.requests import generate, now_s, read_fields, read_model, request_fields, table
+from corymb.serve.requests import generate, name_ignored_members, now_s, read_fields, read_model, request_fields, table
 from corymb.serve.sampling_fields import MAX_NEW_TOKENS, MAX_TOP_LOGPROBS, sampling_fields, structure_fields
 from corymb.serve.settings import HttpSettings
-from corymb.serve.stream_usage import StreamUsage, read_stream_options
+from corymb.serve.stream_usage import STREAM_OPTIONS, StreamUsage, read_stream_options
 from corymb.serve.tools import tool_fields
 
 
@@ -81,6 +81,7 @@ class ChatCompletions:
         """Handles one request."""
         body = await read_json(call, self._parts.settings)
         values = read_fields(self._fields, body, call)
+        name_ignored_members(call, body, {"stream_options": STREAM_OPTIONS})
         model = read_model(self._parts.engine.info, values)
         limit = "max_completion_tokens" if "max_completion_tokens" in values else "max_tokens"
         if limit in values:

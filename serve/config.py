@@ -62,6 +62,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_request_bytes: int = 16 << 20
     incremental_streaming_output: bool = False
     allow_auto_truncate: bool = False
+    disable_web: bool = False
     enable_response_store: bool = False
 
 

@@ -174,6 +174,7 @@ def _add_http(group: Any) -> None:
         help="from generation_config.json, or OpenAI's (default: model)",
     )
     add("--max-request-bytes", metavar="N", type=positive, help="largest request body (default: 16 MiB)")
+    add("--disable-web", action="store_true", help="no web page at /")
 
 
 def _add_scheduler(group: Any) -> None:

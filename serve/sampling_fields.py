@@ -108,7 +108,10 @@ def seed_of_choice(seed: int, index: int) -> int:
 def check_min(param: str, min_new: int, max_new: int) -> None:
     """A floor above the ceiling can never be met."""
     if min_new > max_new:
-        raise invalid(param, f"must be at most the {max_new} tokens that may be generated, not {min_new}.")
+        limit = param.replace("min_", "max_")
+        raise invalid(
+            param, f"must be at most the {max_new} tokens that `{limit}` and the context allow, not {min_new}."
+        )
 
 
 def openai_logprobs(top: int | None, *, prompt_from: int = -1) -> LogprobOptions | None:

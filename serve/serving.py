@@ -137,6 +137,7 @@ def _settings(prepared: Prepared) -> HttpSettings:
         incremental_streaming_output=http.incremental_streaming_output,
         enable_response_store=http.enable_response_store,
         uses_priority=_uses_priority(prepared.config),
+        web=not http.disable_web,
         uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",
         sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},
         draw_seed=seeds(prepared.config.runtime.random_seed),

@@ -25,6 +25,7 @@ class HttpSettings:
     flush_timeout_s: float = 30.0  # for the scheduler to hear of /flush_cache
     uses_priority: bool = True  # of scheduling or of eviction; else the field has no effect
     uses_routing_key: bool = True
+    web: bool = True  # serve the page at /
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # from the model's generation_config.json
     draw_seed: Callable[[], int] = field(default_factory=seeds)  # for requests that bring none
 

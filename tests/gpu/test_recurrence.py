@@ -131,7 +131,8 @@ KINDS = [*("shared keys", "odd"), *(pytest.param(name, marks=pytest.mark.gpu) fo
 @pytest.mark.parametrize("shape", KINDS)
 @pytest.mark.parametrize("operation", ["delta rule", "scan"])
 def test_states(place, make, rows, shape: str, operation: str) -> None:
-    make[operation](rows, torch.float32, **SHAPES[shape]).check(place, TritonRecurrence(place.launch), 5e-6)
+    tolerance = 5e-6 if place.launch.interpreted else 2e-5  # tensor cores multiply float32 in three parts
+    make[operation](rows, torch.float32, **SHAPES[shape]).check(place, TritonRecurrence(place.launch), tolerance)
 
 
 @pytest.mark.parametrize("operation", ["delta rule", "scan"])

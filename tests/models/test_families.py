@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig, PreTrainedModel
 
 from corymb.kernels.torch_attention import TorchAttention
@@ -256,3 +257,24 @@ def random_prompt(seed: int, length: int) -> list[int]:
 def scale(logits: torch.Tensor) -> float:
     """How large logits are, at least 1."""
     return max(1.0, float(logits.abs().max()))
+
+
+def test_experts_of_a_checkpoint_may_lie_stacked_or_apart(tmp_path: Path) -> None:
+    make_reference(*CASES["qwen3.5 moe"]).save_pretrained(tmp_path)
+    apart = load_model(tmp_path, read_config(tmp_path), LoadOptions())
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    for layer in range(DELTA_NET["num_hidden_layers"]):
+        name = f"model.layers.{layer}.mlp.experts"
+        gates, ups, downs = (
+            torch.stack([tensors.pop(f"{name}.{expert}.{part}_proj.weight") for expert in range(8)])
+            for part in ("gate", "up", "down")
+        )
+        tensors |= {f"{name}.gate_up_proj": torch.cat((gates, ups), dim=1), f"{name}.down_proj": downs}
+    save_file(tensors, file)
+    stacked = load_model(tmp_path, read_config(tmp_path), LoadOptions())
+    said = []
+    for model in (apart, stacked):
+        sequences = Sequences.empty(model.attention_specs, model.state_specs, num_rows=2, context_length=64)
+        said.append(model.logits(sequences.step(model, TorchAttention(), {1: random_prompt(1, 30)})))
+    assert torch.equal(*said)
