@@ -12,6 +12,9 @@ ARGS ?=
 GPU := $(shell nvidia-smi >/dev/null 2>&1 && echo yes)
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?= $(if $(GPU),,https://download.pytorch.org/whl/cpu)
+# Schemas and grammars, 5 MB. Without what they ask for besides: all of it is there already, but for Triton, a GB that
+# only a GPU needs.
+GRAMMAR := xgrammar==0.2.9 apache-tvm-ffi==0.1.15
 EXTRAS := $(if $(GPU),[gpu],)
 PIP := .venv/bin/python -P -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
@@ -40,7 +43,7 @@ fuzz: .venv/.installed-clients
 	SCHEMA_EXAMPLES=700 SCHEMA_CALLS=20000 .venv/bin/pytest --timeout=0 tests/clients/test_schema.py
 
 soak: .venv/.installed-dev
-	.venv/bin/pytest --hypothesis-profile=soak -p no:cacheprovider --timeout=0 tests/cache tests/scheduler
+	.venv/bin/pytest --hypothesis-profile=soak -p no:cacheprovider --timeout=0 tests/cache tests/scheduler tests/grammars
 
 mutants: .venv/.installed-dev
 	.venv/bin/python tests/mutants/mutants.py
@@ -54,6 +57,7 @@ venv: .venv/.installed
 	@echo "Installing Corymb into .venv (once; torch is the large part) ..."
 	@$(PIP) --retries 2 '$(TORCH)' $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 	@$(PIP) --editable '.$(EXTRAS)'
+	@$(PIP) --no-deps $(GRAMMAR)
 	@touch $@
 
 # Strict editable mode lays out links that type checkers can follow; a new file needs a reinstall, hence the file list.

@@ -44,7 +44,7 @@ from corymb.models.sizing import (
     size_pools,
 )
 from corymb.models.states import StatePools
-from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up
+from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks
 from corymb.scheduler.plan import Runner
 
 DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
@@ -142,7 +142,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner = CpuRunner(_execution(model, blueprint, cache_config, dtype, group))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         longest = min(context_length - 1, options.cuda.max_step_tokens)
-        _warm(runner, _widths(blueprint.config, longest), tuned=host is None)
+        _warm(runner, _widths(blueprint.config, longest), vocab_size=model.vocab_size, tuned=host is None)
     return Built(
         runner=runner,
         cache_config=cache_config,
@@ -165,11 +165,12 @@ def _widths(config: ModelConfig, longest: int) -> list[int]:
     return [width for width in (*EVERY_WIDTH, *many) if width <= longest]
 
 
-def _warm(runner: Runner, widths: Sequence[int], *, tuned: bool) -> None:
+def _warm(runner: Runner, widths: Sequence[int], *, vocab_size: int, tuned: bool) -> None:
     """Runs the first steps, a GPU's of these widths. `tuned`: measures a CPU's threads, which several ranks would have
     to agree on."""
     if not isinstance(runner, CpuRunner):
         warm_up(runner, widths, EVERY_SAMPLING)
+        warm_up_masks(runner, vocab_size)
         return
     warm_up(runner)
     if tuned:

@@ -11,11 +11,14 @@ Where to read, by what you look for:
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
                  → completions, chat_completions, responses (response_store), anthropic, ollama, native,
-                 text_routes, embeddings, score, rerank, decisions (questions; these three: labels)
+                 text_routes, parse_routes, embeddings, score, rerank, decisions (questions; these three: labels)
                  → requests → fan → engine
     its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;
                  anthropic_fields, anthropic_content; ollama_fields
                  → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → chatting, asks
+    grammars     grammar_fields → grammars: schemas (schema_words, schema_joins, schema_objects, schema_arrays), ranges,
+                 strings, patterns, structural_tags → rules
+                 → grammar_store → compiler · a process of its own: compiler_process (compiling, vocabulary)
     what it asks answer_plan: tools, reasoning → tool_grammars, grammars; output_parser
     its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: responses_answer,
                  anthropic_answer, ollama_answer (json_arguments)

@@ -12,6 +12,7 @@ from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
 from corymb.serve.generation import Generation
+from corymb.serve.grammar_fields import response_format_field
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import Prompt, PromptEncoder, encode_prompts, read_prompts
 from corymb.serve.requests import (
@@ -66,7 +67,7 @@ def completion_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Fi
         refused("top_logprobs", "use `logprobs`", 0),
         refused("prompt_logprobs", "use `echo` with `logprobs`", False),
         refused("prompt_embeds", "prompts are text or token ids"),
-        refused("response_format", "constrained output is not available", {"type": "text"}),
+        response_format_field(),
         ignored("user", "not used"),
     ]
     return table(own, sampling_fields(info.vocab_size), request_fields(settings), structure_fields())

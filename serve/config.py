@@ -23,6 +23,7 @@ CACHE_VARIABLE = "CORYMB_CACHE"
 
 Section = TypeVar("Section", bound=msgspec.Struct)
 LogLevel = Literal["debug", "info", "warning", "error"]
+GrammarBackend = Literal["auto", "xgrammar", "none"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 
@@ -91,6 +92,7 @@ class RuntimeOptions(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout_s: float = 10.0
     drain_timeout_s: float = 30.0
     startup_timeout_s: float = 1800.0
+    grammar_backend: GrammarBackend = "auto"
     failpoints: tuple[Failpoint, ...] = ()
 
 

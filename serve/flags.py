@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar, get_args
 
 from corymb.cache.config import Eviction
 from corymb.scheduler.config import Order
+from corymb.serve.config import GrammarBackend
 from corymb.serve.gpu_options import MAX_GRAPH_TOKENS, Backend, DecodeGraphs, KvCacheType, PrefillGraphs
 from corymb.serve.reasoning_syntaxes import REASONING
 from corymb.serve.tool_syntaxes import TOOL_SYNTAXES
@@ -272,6 +273,11 @@ def _add_memory(group: Any) -> None:
 def _add_runtime(group: Any) -> None:
     add, seconds = group.add_argument, above_zero
     add("--device", choices=("auto", "cpu", "cuda"), help="default: auto")
+    add(
+        "--grammar-backend",
+        choices=get_args(GrammarBackend),
+        help="what makes answers follow schemas and grammars (default: xgrammar where it is installed)",
+    )
     add("--disable-overlap-schedule", action="store_true", help="read each step's result before planning the next")
     add(
         "--watchdog-timeout",

@@ -3,17 +3,22 @@
 from typing import Any
 
 from corymb.serve.errors import invalid, shown
-from corymb.serve.fields import Field, boolean
+from corymb.serve.fields import Field, boolean, inert, integer
+from corymb.serve.sampling_fields import MAX_NEW_TOKENS
+from corymb.serve.settings import HttpSettings
 
+EFFORT_VARIABLES = ("reasoning_effort", "enable_thinking", "thinking")  # of chat templates
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
-def reasoning_fields() -> list[Field]:
+def reasoning_fields(settings: HttpSettings) -> list[Field]:
     """Fields about reasoning."""
+    effort = Field("reasoning_effort", f"one of {', '.join(_EFFORTS)}; given to the chat template", _read_effort)
     return [
         boolean("separate_reasoning"),
         boolean("stream_reasoning"),
-        Field("reasoning_effort", f"one of {', '.join(_EFFORTS)}; given to the chat template", _read_effort),
+        integer("max_thinking_tokens", 0, MAX_NEW_TOKENS),
+        effort if settings.uses_effort else inert(effort, "this model's template does not know it"),
     ]
 
 

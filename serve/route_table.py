@@ -12,6 +12,7 @@ from corymb.serve.native import Native
 from corymb.serve.ollama import Ollama
 from corymb.serve.openapi import OpenApi
 from corymb.serve.page import page_files
+from corymb.serve.parse_routes import ParseRoutes
 from corymb.serve.parts import Parts
 from corymb.serve.probes import Probes
 from corymb.serve.rerank import Rerank
@@ -35,7 +36,7 @@ def route_table(parts: Parts) -> list[Route]:
 def _api(parts: Parts) -> list[Route]:
     models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
     native, anthropic, responses = Native(parts), Anthropic(parts), Responses(parts)
-    ollama, embeddings = Ollama(parts), Embeddings(parts)
+    ollama, embeddings, parsing = Ollama(parts), Embeddings(parts), ParseRoutes(parts)
     stored = {"GET": responses.one, "DELETE": responses.delete, "POST": responses.cancel}
     return [
         _get("/health", Access.PUBLIC, probes.health),
@@ -67,6 +68,8 @@ def _api(parts: Parts) -> list[Route]:
         _post("/v1/tokenize", Access.USER, texts.tokenize),
         _post("/detokenize", Access.USER, texts.detokenize),
         _post("/v1/detokenize", Access.USER, texts.detokenize),
+        _post("/parse_function_call", Access.USER, parsing.parse_function_call),
+        _post("/separate_reasoning", Access.USER, parsing.separate_reasoning),
         _get("/model_info", Access.USER, models.model_info),
         _get("/get_model_info", Access.USER, models.model_info),
         _get("/server_info", Access.USER, models.server_info),

@@ -200,6 +200,6 @@ def test_route_table_has_no_path_twice(locked) -> None:
     from corymb.serve.parts import Parts
 
     parsers = OutputParsers(None, None, TOKENIZER)
-    parts = Parts(locked.engine, TOKENIZER, None, HttpSettings(), None, parsers)  # type: ignore[arg-type]
+    parts = Parts(locked.engine, TOKENIZER, None, HttpSettings(), None, parsers, None)  # type: ignore[arg-type]
     paths = [route.path for route in route_table(parts)]
     assert len(set(paths)) == len(paths)
