@@ -267,6 +267,12 @@ def _add_memory(group: Any) -> None:
         help="recurrent states that the cache keeps of one sequence (default: no bound)",
     )
     add("--radix-eviction-policy", choices=get_args(Eviction), help="what leaves the cache first (default: lru)")
+    add(
+        "--radix-eviction-slack",
+        metavar="N",
+        type=positive,
+        help="tokens that tlru may take from the end of an idle conversation (default: 1024)",
+    )
     add("--disable-radix-cache", action="store_true", help="no prefix reuse between requests")
 
 

@@ -36,7 +36,7 @@ def _one_of(name: str, values: Sequence[str]) -> Field:
             raise invalid(param, f"must be one of {', '.join(values)}, not {shown(value)}.")
         return value
 
-    return Field(name, f"one of {', '.join(values)}", read)
+    return Field(name, f"one of {', '.join(values)}", read, schema={"enum": list(values)})
 
 
 class ParseRoutes:

@@ -13,7 +13,8 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 def reasoning_fields(settings: HttpSettings) -> list[Field]:
     """Fields about reasoning."""
-    effort = Field("reasoning_effort", f"one of {', '.join(_EFFORTS)}; given to the chat template", _read_effort)
+    about = f"one of {', '.join(_EFFORTS)}; given to the chat template"
+    effort = Field("reasoning_effort", about, _read_effort, schema={"enum": list(_EFFORTS)})
     return [
         boolean("separate_reasoning"),
         boolean("stream_reasoning"),
