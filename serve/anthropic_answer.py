@@ -109,7 +109,7 @@ def _change(change: Change) -> bytes:
 
 def _empty(part: Part) -> dict[str, Any]:
     if part.kind == "call":
-        return {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": {}, "caller": {"type": "direct"}}
     if part.kind == "reasoning":
         return {"type": "thinking", "thinking": "", "signature": ""}
     return {"type": "text", "text": "", "citations": None}

@@ -24,6 +24,8 @@ _OWN = {
     *("model", "input", "instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls", "text"),
     *("reasoning", "include", "top_logprobs", "metadata", "stream", "store", "previous_response_id"),
 }
+# What clients expect of every tool that an answer repeats.
+_UNTOLD = {"description": None, "parameters": None, "strict": None}
 
 
 class Responses:
@@ -168,7 +170,7 @@ def _response(generation: Generation, values: dict[str, Any], chat: dict[str, An
         "temperature": sampling.temperature,
         "text": {"format": text.get("format") or {"type": "text"}},
         "tool_choice": values.get("tool_choice", "auto"),
-        "tools": values.get("tools", []),
+        "tools": [_UNTOLD | tool for tool in values.get("tools", [])],
         "top_logprobs": chat.get("top_logprobs", 0),
         "top_p": sampling.top_p,
         "truncation": "disabled",

@@ -17,7 +17,9 @@ LEAST_CALLS = int(os.environ.get("SCHEMA_CALLS", "1500"))
 
 @pytest.fixture(scope="module")
 def locked(serving):
-    with serving("corymb/tape", "--api-key", "user-key", "--admin-api-key", "admin-key", key="admin-key") as server:
+    keys = ("--api-key", "user-key", "--admin-api-key", "admin-key")
+    parsers = ("--reasoning-parser", "qwen3", "--tool-call-parser", "qwen")
+    with serving("corymb/tape", *keys, *parsers, key="admin-key") as server:
         yield server
 
 
