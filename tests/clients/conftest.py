@@ -1,5 +1,6 @@
 """Other people's clients against a whole server. `make clients` installs them; without, nothing here is collected."""
 
+import json
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -43,11 +44,24 @@ def agent(serving):
 
 
 @pytest.fixture(scope="session")
-def scripted(serving):
-    """The same, answering prose: see `scripted.jinja`."""
+def greedy(tmp_path_factory) -> str:
+    """The folder of a `tape` that is greedy unless it is asked otherwise: most clients here set no temperature."""
+    from corymb.models.toy_folders import write_toy
+
+    folder = tmp_path_factory.mktemp("greedy")
+    write_toy("corymb/tape", folder)
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": 0.0}))
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def scripted(serving, greedy):
+    """The same, answering prose: see `scripted.jinja`. Guides call it by the demo model's name."""
     parsers = ("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
+    names = ("--served-model-name", "tape,corymb/tape,SmolLM2-135M-Instruct")
     template = Path(__file__).with_name("scripted.jinja")
-    with serving("corymb/tape", *parsers, "--chat-template", str(template)) as server:
+    with serving(greedy, "--load-format", "dummy", *names, *parsers, "--chat-template", str(template)) as server:
         yield server
 
 

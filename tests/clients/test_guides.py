@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMANDS = ("serve", "make", "curl", "pip", "python", ".venv/bin/serve")
-DEMO = "SmolLM2-135M-Instruct"
 
 
 def blocks(*kinds: str) -> list:
@@ -44,14 +43,6 @@ def is_whole(command: str) -> bool:
     return True
 
 
-@pytest.fixture(scope="module")
-def demo(serving):
-    parsers = ("--tool-call-parser", "hermes", "--served-model-name", DEMO)
-    template = Path(__file__).with_name("scripted.jinja")
-    with serving("corymb/tape", *parsers, "--chat-template", str(template)) as server:
-        yield server
-
-
 def run(arguments: list[str], server) -> str:
     arguments = [argument.replace("http://127.0.0.1:30000", server.url) for argument in arguments]
     ended = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
@@ -60,23 +51,23 @@ def run(arguments: list[str], server) -> str:
 
 
 @pytest.mark.parametrize("program", blocks("python"))
-def test_programs_run_and_print_something(demo, program) -> None:
-    assert run([sys.executable, "-P", "-W", "ignore", "-c", program], demo)
+def test_programs_run_and_print_something(scripted, program) -> None:
+    assert run([sys.executable, "-P", "-W", "ignore", "-c", program], scripted)
 
 
 @pytest.mark.parametrize("block", blocks("sh"))
-def test_commands_work(demo, block) -> None:
+def test_commands_work(scripted, block) -> None:
     for command in commands(block):
         words = shlex.split(command, comments=True)
         program = Path(words[0]).name
         if program == "serve":
             takes_these_flags(words[1:])
         elif program == "make":
-            run(["make", "--dry-run", *words[1:]], demo)
+            run(["make", "--dry-run", *words[1:]], scripted)
         elif program == "pytest":
             assert all((ROOT / word).exists() for word in words[1:] if "/" in word)
         else:
-            assert run(["bash", "-e", "-o", "pipefail", "-c", command], demo).strip()
+            assert run(["bash", "-e", "-o", "pipefail", "-c", command], scripted).strip()
 
 
 def takes_these_flags(arguments: list[str]) -> None:
