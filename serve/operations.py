@@ -68,7 +68,7 @@ def operations(parts: Parts) -> Mapping[str, Operation]:
         **_responses(parts),
         **_ollama(parts),
         **_judging(parts),
-        **_reading(),
+        **_parsing(),
         **_asking(),
         **_operating(),
     }
@@ -212,12 +212,12 @@ def _judging(parts: Parts) -> dict[str, Operation]:
     }
 
 
-def _reading() -> dict[str, Operation]:
+def _parsing() -> dict[str, Operation]:
     calls = Body(fields=parse_fields(), required=("text", "tool_call_parser", "tools"))
     thoughts = Body(fields=separate_fields(), required=("text", "reasoning_parser"))
     return {
-        "/parse_function_call": Operation(summary="Reads calls in a text.", body=calls, answer=schemas.OBJECT),
-        "/separate_reasoning": Operation(summary="Reads a thought in a text.", body=thoughts, answer=schemas.OBJECT),
+        "/parse_function_call": Operation(summary="Finds calls in a text.", body=calls, answer=schemas.PARSED),
+        "/separate_reasoning": Operation(summary="Finds reasoning in a text.", body=thoughts, answer=schemas.SEPARATED),
     }
 
 
