@@ -9,7 +9,7 @@ from corymb.cache.actions import Actions
 from corymb.cache.check import check_cache
 from corymb.cache.component import Arrival, Component
 from corymb.cache.config import CacheConfig, validate
-from corymb.cache.eviction import ORDERS
+from corymb.cache.eviction import order_of
 from corymb.cache.index import Index
 from corymb.cache.key import Key
 from corymb.cache.lease import Lease
@@ -65,7 +65,7 @@ class Cache:
             auxiliary.append(self.recurrent)
         if config.has_index:
             auxiliary.append(Index(len(auxiliary) + 1))
-        self.tree = Tree(page_size, ORDERS[config.eviction], auxiliary)
+        self.tree = Tree(page_size, order_of(config.eviction, config.eviction_slack), auxiliary)
         self.leases: dict[int, Lease] = {}  # by row
         self.pins_sliding = np.zeros(config.num_rows, np.bool_)  # rows whose receipt still locks sliding state
 

@@ -147,7 +147,7 @@ class Component(ABC):
 
     def rank(self, node: Node) -> Rank:
         """Orders victims, lowest first; least recently used by default, and of one path the node nearest to the root.
-        Must not fall while the node stands."""
+        Must not fall while the node stands, unless `victims.renew` is told."""
         return (node.stamps[self.index], node.start)
 
     def size(self, node: Node) -> int:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-Eviction = Literal["lru", "lfu", "slru", "priority"]
+Eviction = Literal["lru", "lfu", "slru", "priority", "tlru"]
 
 
 LEAST_STATES = 2  # one that a request works in, and one that it starts from
@@ -27,6 +27,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_rows: int = 257  # rows of the request table; row 0 is reserved for padding
     context_length: int = 8192  # columns of the request table
     eviction: Eviction = "lru"
+    eviction_slack: int = 1024  # tlru: tokens that an idle conversation may lose before all of it is judged by its age
     enable_prefix_cache: bool = True
 
 
@@ -43,6 +44,8 @@ def validate(config: CacheConfig) -> None:
         raise ValueError("num_sliding_tokens and sliding_window go together: set both or neither")
     if config.num_states:
         _validate_states(config)
+    if config.eviction_slack < 0:
+        raise ValueError(f"eviction_slack is {config.eviction_slack}: it must be at least 0")
     if config.num_rows < 2:
         raise ValueError(f"num_rows is {config.num_rows}: two rows are the least, row 0 is padding")
 

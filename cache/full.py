@@ -1,10 +1,10 @@
 """Full attention: every token's keys and values, for as long as the node stands."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from corymb.cache.actions import Actions
 from corymb.cache.component import Arrival, Component, path_up
-from corymb.cache.eviction import FULL
+from corymb.cache.eviction import FULL, Order
 from corymb.cache.node import Node
 from corymb.cache.victims import Rank
 
@@ -15,7 +15,7 @@ class Full(Component):
     name = "full"
     cascade = 2
 
-    def __init__(self, order: Callable[[Node], Rank]) -> None:
+    def __init__(self, order: Order) -> None:
         self._order = order
         super().__init__(FULL)
 

@@ -12,6 +12,7 @@ class Node:
 
     __slots__ = (
         "children",
+        "deepest",
         "edge",
         "hits",
         "id",
@@ -37,9 +38,10 @@ class Node:
         self.values: list[Int32 | None] = [None] * num_components
         self.locks = [0] * num_components
         self.stamps = [0] * num_components  # logical time of last use, by the component's own refresh rule
-        self.queued = [False] * num_components  # whether an entry of the component's victim heap names this node
+        self.queued = [0] * num_components  # serial of its entry in the component's victim heap; 0 for none
         self.hits = 0  # finished sequences that ran through this node
         self.priority = 0
+        self.deepest = 0  # tokens of the longest sequence that ran through this node, even if its end is gone
 
     @property
     def stop(self) -> int:

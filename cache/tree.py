@@ -1,18 +1,17 @@
 """The one radix tree: matches, inserts, locks and evicts every kind of attention state, and touches no pool itself."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from corymb.cache.actions import Actions
 from corymb.cache.component import Arrival, Component
-from corymb.cache.eviction import FULL
+from corymb.cache.eviction import FULL, Order
 from corymb.cache.full import Full
 from corymb.cache.key import TOKEN_BYTES, Edge, Key, common_tokens
 from corymb.cache.node import Node
 from corymb.cache.slots import Int32
-from corymb.cache.victims import Rank
 from corymb.cache.walk import edge_at, walk
 
 EMPTY = np.empty(0, np.int32)
@@ -57,7 +56,7 @@ class Tree:
     def __init__(
         self,
         page_size: int,
-        order: Callable[[Node], Rank],
+        order: Order,
         auxiliary: Sequence[Component] = (),
     ) -> None:
         self.page_size = page_size
@@ -148,6 +147,7 @@ class Tree:
             node = self._split(node, stop - node.start)
         node.hits += arrival.finished
         node.priority = max(node.priority, arrival.priority)
+        node.deepest = max(node.deepest, arrival.num_tokens)
         if ours:
             for component in reversed(self.components):
                 component.meet(node, arrival, actions)
@@ -163,7 +163,7 @@ class Tree:
             part = tokens[(node.stop - start) * TOKEN_BYTES : (end - start) * TOKEN_BYTES]
             parent, node = node, self._new_node()
             node.hang(edge if parent.stop == start else part[: self._page_bytes], part, parent)
-            node.hits, node.priority = int(arrival.finished), arrival.priority
+            node.hits, node.priority, node.deepest = int(arrival.finished), arrival.priority, arrival.num_tokens
             node.stamps = [self._stamp] * len(self.components)
             for component in self.components:
                 component.attach(node, arrival)
@@ -177,9 +177,11 @@ class Tree:
         upper.hang(lower.edge, lower.tokens[: count * TOKEN_BYTES], parent)
         rest = lower.tokens[count * TOKEN_BYTES :]
         lower.hang(rest[: self._page_bytes], rest, upper)
-        upper.hits, upper.priority, upper.stamps = lower.hits, lower.priority, lower.stamps.copy()
+        upper.hits, upper.priority, upper.deepest = lower.hits, lower.priority, lower.deepest
+        upper.stamps = lower.stamps.copy()
         for component in self.components:
             component.split(upper, lower)
+        self.full.victims.renew(lower)  # it begins later now, and may go earlier for that
         return upper
 
     # ── locks ──

@@ -79,6 +79,7 @@ class RunnerOptions:
     state_interval: int | None = None
     max_states_per_path: int | None = None
     eviction: Eviction = "lru"
+    eviction_slack: int = 1024  # tokens
     enable_prefix_cache: bool = True
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
     ranks: Ranks | None = None  # that share the model; None: this process computes all of it
@@ -309,6 +310,7 @@ def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: 
         has_index=any(spec.index is not None for spec in blueprint.attention_specs),
         context_length=context_length,
         eviction=options.eviction,
+        eviction_slack=options.eviction_slack,
         enable_prefix_cache=options.enable_prefix_cache,
     )
 

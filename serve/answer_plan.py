@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from corymb.scheduler.messages import Grammar, Sampling, TextOptions, Thinking
-from corymb.serve.errors import ApiError
 from corymb.serve.output_parser import OutputParsers, Reading, is_opened
 from corymb.serve.reasoning import template_variables
 from corymb.serve.tool_grammars import after_reasoning, answer_grammar, call_syntax
@@ -65,8 +64,4 @@ def _limit(parsers: OutputParsers, values: dict[str, Any], reading: Reading) -> 
     max_tokens = values.get("max_thinking_tokens")
     if max_tokens is None:
         return None
-    limit = parsers.limit(max_tokens, opened=reading.opened)
-    if limit is None:
-        message = "`max_thinking_tokens` needs a server that knows reasoning: start it with --reasoning-parser."
-        raise ApiError("unsupported_parameter", message, param="max_thinking_tokens")
-    return limit if reading.thinking is not None else None
+    return parsers.limit(max_tokens, opened=reading.opened) if reading.thinking is not None else None

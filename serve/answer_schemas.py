@@ -232,6 +232,8 @@ EMBEDDINGS = record(
         "usage": record({"prompt_tokens": COUNT, "total_tokens": COUNT}),
     }
 )
+PARSED = record({"normal_text": TEXT, "calls": array(record({"tool_index": COUNT, "name": TEXT, "parameters": TEXT}))})
+SEPARATED = record({"reasoning_text": TEXT, "text": TEXT})
 SCORES = record({"object": enum("scoring"), "scores": array({}), "model": TEXT})
 RANKED = record({"id": TEXT, "model": TEXT, "results": array(record({"index": COUNT, "relevance_score": NUMBER}))})
 TREE = record(

@@ -79,6 +79,7 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     mamba_track_interval: int | None = None  # None: 256, or a page where pages are larger than a token
     mamba_max_states_per_path: int | None = None
     radix_eviction_policy: Eviction = "lru"
+    radix_eviction_slack: int = 1024  # tokens, for tlru
     disable_radix_cache: bool = False
 
 

@@ -16,6 +16,7 @@ from corymb.serve.messages import MAX_MESSAGES
 from corymb.serve.native_fields import native_fields, native_sampling_fields
 from corymb.serve.ollama import show_fields
 from corymb.serve.ollama_fields import ollama_chat_fields, ollama_generate_fields
+from corymb.serve.parse_routes import parse_fields, separate_fields
 from corymb.serve.parts import Parts
 from corymb.serve.rerank import rerank_fields
 from corymb.serve.responses_fields import response_fields
@@ -67,6 +68,7 @@ def operations(parts: Parts) -> Mapping[str, Operation]:
         **_responses(parts),
         **_ollama(parts),
         **_judging(parts),
+        **_parsing(),
         **_asking(),
         **_operating(),
     }
@@ -207,6 +209,15 @@ def _judging(parts: Parts) -> dict[str, Operation]:
         "/v1/score": Operation(summary="Scores items after a query.", body=score, answer=schemas.SCORES),
         "/v1/rerank": Operation(summary="Orders documents for a query.", body=rerank, answer=schemas.RANKED),
         "/v1/decisions": Operation(summary="Answers questions about a text.", body=decide, answer=schemas.OBJECT),
+    }
+
+
+def _parsing() -> dict[str, Operation]:
+    calls = Body(fields=parse_fields(), required=("text", "tool_call_parser"))
+    thoughts = Body(fields=separate_fields(), required=("text", "reasoning_parser"))
+    return {
+        "/parse_function_call": Operation(summary="Finds calls in a text.", body=calls, answer=schemas.PARSED),
+        "/separate_reasoning": Operation(summary="Finds reasoning in a text.", body=thoughts, answer=schemas.SEPARATED),
     }
 
 

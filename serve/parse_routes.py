@@ -36,7 +36,7 @@ def _one_of(name: str, values: Sequence[str]) -> Field:
             raise invalid(param, f"must be one of {', '.join(values)}, not {shown(value)}.")
         return value
 
-    return Field(name, f"one of {', '.join(values)}", read)
+    return Field(name, f"one of {', '.join(values)}", read, schema={"enum": list(values)})
 
 
 class ParseRoutes:
@@ -47,8 +47,8 @@ class ParseRoutes:
 
     async def parse_function_call(self, call: Call) -> None:
         """Calls and what stands beside them."""
-        values = await self._read(call, parse_fields(), "text", "tool_call_parser", "tools")
-        functions: Sequence[Function] = values["tools"]
+        values = await self._read(call, parse_fields(), "text", "tool_call_parser")
+        functions: Sequence[Function] = values.get("tools", ())
         parameters = {function.name: function.parameters for function in functions}
         syntax = TOOL_SYNTAXES[values["tool_call_parser"]]
         said = await _said(Reading(syntax=syntax, functions=parameters), values["text"])

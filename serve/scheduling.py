@@ -197,6 +197,7 @@ def _runner_options(folder: Path, config: ServeConfig, ranks: Ranks | None) -> R
         state_interval=config.memory.mamba_track_interval,
         max_states_per_path=config.memory.mamba_max_states_per_path,
         eviction=config.memory.radix_eviction_policy,
+        eviction_slack=config.memory.radix_eviction_slack,
         enable_prefix_cache=not config.memory.disable_radix_cache,
         kv_cache_dtype=config.gpu.kv_cache_dtype,
         ranks=ranks,

@@ -25,6 +25,7 @@ class Entry:
     sliding_stamp: int
     hits: int
     priority: int
+    deepest: int = 0  # tokens of the longest sequence that ran through it
     state: bool = False  # a recurrent state lies at its end
     state_stamp: int = 0
 
@@ -164,6 +165,7 @@ class NaiveCache:
             entry = self.entries[name]
             entry.hits += finished
             entry.priority = max(entry.priority, request.priority)
+            entry.deepest = max(entry.deepest, len(tokens))
             if self.start(name) >= max(request.shared, request.slid):
                 entry.live = bool(self.config.sliding_window)
         known = max((at for _, at in self.path(ns, tokens)), default=0)
@@ -173,7 +175,9 @@ class NaiveCache:
         for start, end in zip([known, *ends], ends, strict=False):
             if end > start:
                 live = bool(self.config.sliding_window) and start >= request.slid
-                self.entries[ns, tokens[:end]] = Entry(live, self.now, self.now, int(finished), request.priority)
+                self.entries[ns, tokens[:end]] = Entry(
+                    live, self.now, self.now, int(finished), request.priority, len(tokens)
+                )
         for stop in states:
             entry = self.entries[ns, tokens[:stop]]
             if not entry.state:
@@ -310,8 +314,9 @@ class NaiveCache:
 
     def rank(self, name: Name) -> tuple[int, ...]:
         entry = self.entries[name]
+        unsafe = self.start(name) < entry.deepest - self.config.eviction_slack
         first = {"lru": 0, "lfu": entry.hits, "slru": int(entry.hits >= 2), "priority": entry.priority}
-        return (first[self.config.eviction], entry.stamp)
+        return ((first | {"tlru": int(unsafe)})[self.config.eviction], entry.stamp)
 
 
 def tree_entries(cache: Cache) -> dict[Name, tuple[bool, bool, int, int]]:

@@ -52,7 +52,8 @@ configs = st.builds(
     grid=st.sampled_from([1, 1, 8]),
     interval=st.integers(1, 3),
     max_states_per_path=st.sampled_from([None, 1, 2]),
-    eviction=st.sampled_from(["lru", "lfu", "slru", "priority"]),
+    eviction=st.sampled_from(["lru", "lfu", "slru", "priority", "tlru", "tlru"]),
+    eviction_slack=st.sampled_from([0, 4, 20, 80]),
     enable_prefix_cache=st.integers(0, 19).map(bool),
 )
 namespaces = st.sampled_from([*[(None, None)] * 4, (None, "a"), ("a", None)])

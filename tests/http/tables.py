@@ -35,7 +35,7 @@ def field_tables() -> dict[str, dict[str, Field]]:
     """Every table of fields by the name of its place in the documents."""
     return {
         "completions": completion_fields(_INFO, HttpSettings()),
-        "chat": chat_fields(_INFO, HttpSettings()),
+        "chat": chat_fields(_INFO, HttpSettings(reasoning_parser="qwen3")),
         "generate": native_fields(_INFO, HttpSettings(), lambda _, value: value),
         "sampling_params": native_sampling_fields(_VOCAB_SIZE),
         "tokenize": tokenize_fields(_INFO, HttpSettings()),

@@ -16,6 +16,18 @@ class Fault:
 
 FAULTS = [
     Fault(
+        "the end of a conversation keeps the rank of the whole",
+        "cache/tree.py",
+        "        self.full.victims.renew(lower)",
+        "        pass",
+    ),
+    Fault(
+        "an end that went makes the next one go",
+        "cache/eviction.py",
+        "return (int(node.start < node.deepest - slack), node.stamps[FULL])",
+        "return (int(node.start < node.stop - slack), node.stamps[FULL])",
+    ),
+    Fault(
         "a hit is not locked",
         "cache/cache.py",
         "receipt = self.tree.lock(match.node_id)",

@@ -28,7 +28,7 @@ def options(draw):
         "num_full_tokens": pool,
         "num_rows": draw(st.sampled_from([2, 4, 17, 17])),
         "context_length": 160,
-        "eviction": draw(st.sampled_from(["lru", "lfu", "slru", "priority"])),
+        "eviction": draw(st.sampled_from(["lru", "lfu", "slru", "priority", "tlru"])),
         "enable_prefix_cache": caching,
     }
     if window:
