@@ -3,6 +3,7 @@
 import xgrammar
 
 from corymb.models.grammar_backends import BadGrammar, Vocabulary
+from corymb.models.grammar_endings import endless_rule
 from corymb.scheduler.messages import Grammar
 from corymb.scheduler.plan import Int32
 
@@ -64,12 +65,17 @@ class XGrammarBackend:
         compiler = xgrammar.GrammarCompiler(self._info(grammar), max_threads=1, cache_enabled=False)
         try:
             if grammar.kind == "structural_tag":
-                return XGrammarProgram(compiler.compile_structural_tag(grammar.text))
-            return XGrammarProgram(compiler.compile_grammar(grammar.text))
+                compiled = compiler.compile_structural_tag(grammar.text)
+            else:
+                compiled = compiler.compile_grammar(grammar.text)
         except (RuntimeError, ValueError, TypeError) as error:
             if _NO_MEMORY in str(error):
                 raise MemoryError from error
             raise BadGrammar(_reason(error)) from error
+        endless = endless_rule(str(compiled.grammar))
+        if endless is not None:
+            raise BadGrammar(f"the rule {endless!r} never ends, so that no text is right for it")
+        return XGrammarProgram(compiled)
 
     def load(self, grammar: Grammar, dumped: bytes) -> XGrammarProgram:
         """See Backend."""

@@ -55,7 +55,8 @@ def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str, ans
     harmony = thinking is not None and thinking.harmony
     grammar = answer_grammar(syntax, use, answer, harmony=harmony)
     if grammar is not None and thinking is not None:
-        grammar = after_reasoning(grammar, thinking, parsers.reasoning_end_ids, opened=reading.opened)
+        exact = answer is not None and answer.kind not in ("json_schema", "json_object")
+        grammar = after_reasoning(grammar, thinking, parsers.reasoning_end_ids, opened=reading.opened, exact=exact)
     return AnswerPlan(reading, grammar, _limit(parsers, values, reading), parsers.shown_specials(reading))
 
 

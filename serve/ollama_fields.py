@@ -98,7 +98,7 @@ def chat_body(values: Mapping[str, Any]) -> dict[str, Any]:
     body: dict[str, Any] = {"messages": _messages(values)}
     if values.get("tools") not in (None, []):  # its client always sends a list
         body["tools"] = values["tools"]
-    if values.get("format"):
+    if values.get("format") not in (None, ""):  # its client sends "" for none
         body["response_format"] = _response_format(values["format"])
     return body | _thinking(values.get("think"))
 

@@ -121,6 +121,8 @@ def _response_format(wanted: object) -> dict[str, Any]:
         raise invalid("text", f"must have an object as `format`, not {shown(wanted)}.")
     if wanted.get("type") != "json_schema":
         return wanted
+    if "schema" not in wanted:
+        raise invalid("text", 'must have a `format` like {"type": "json_schema", "name": …, "schema": {…}}.')
     return {"type": "json_schema", "json_schema": {name: value for name, value in wanted.items() if name != "type"}}
 
 

@@ -158,18 +158,21 @@ def answer_grammar(
     return _grammar(_text_with_calls(form, use))
 
 
-def after_reasoning(grammar: Grammar, thinking: Thinking, end_ids: tuple[int, ...], *, opened: bool) -> Grammar:
-    """The same for an answer that may think first. `end_ids`: the tokens of the mark behind reasoning."""
+def after_reasoning(
+    grammar: Grammar, thinking: Thinking, end_ids: tuple[int, ...], *, opened: bool, exact: bool
+) -> Grammar:
+    """The same for an answer that may think first. `end_ids`: the tokens of the mark behind reasoning. `exact`: white
+    space before the answer would break it."""
     if opened:
         return Grammar(grammar.kind, grammar.text, end_ids)
     if thinking.harmony:
-        analysis = _tag_around(_ANALYSIS, _ANY_TEXT, "<|end|>")
-        thought: Format = {"type": "sequence", "elements": [analysis, _NEXT_MESSAGE]}
-        rest = [_format(grammar)]
+        thought, gap = [_tag_around(_ANALYSIS, _ANY_TEXT, "<|end|>"), _NEXT_MESSAGE], []
     else:
-        thought = _tag_around(thinking.opening, _ANY_TEXT, thinking.closing)
-        rest = [_GAP, _format(grammar)]
-    return _grammar({"type": "sequence", "elements": [{"type": "optional", "content": thought}, *rest]})
+        thought, gap = [_tag_around(thinking.opening, _ANY_TEXT, thinking.closing)], [_GAP]
+    if exact:  # behind a thought the reader drops it
+        thought, gap = [*thought, *gap], []
+    optional = {"type": "optional", "content": {"type": "sequence", "elements": thought}}
+    return _grammar({"type": "sequence", "elements": [optional, *gap, _format(grammar)]})
 
 
 def _unenforceable(param: str, why: str) -> ApiError:

@@ -170,6 +170,8 @@ REFUSED = [
     ("generate", {"options": {"mirostat": 2}}, "options.mirostat"),
     ("generate", {"options": {"num_predict": 1 << 20}}, "options.num_predict"),
     ("generate", {"format": "xml"}, "format"),
+    ("chat", {"format": []}, "format"),
+    ("generate", {"format": False}, "format"),
     ("generate", {"think": 5}, "think"),
     ("generate", {"stream": 1}, "stream"),
 ]

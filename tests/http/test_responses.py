@@ -312,6 +312,13 @@ def test_requests_that_are_refused(tape_server, fields, param) -> None:
     refused(ask(tape_server, **fields), 400, param=param)
 
 
+def test_a_format_without_a_schema_is_told_in_the_words_of_this_route(tape_server) -> None:
+    nested = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}  # as in a chat completion
+    for wanted in ({"type": "json_schema"}, nested):
+        error = refused(ask(tape_server, text={"format": wanted}), 400, param="text")
+        assert '{"type": "json_schema", "name": …, "schema": {…}}' in error["message"]
+
+
 def test_too_many_tokens_are_named_as_the_client_did(tape_server) -> None:
     error = refused(ask(tape_server, max_output_tokens=1 << 20), 400, param="max_output_tokens")
     assert error["code"] == "context_length_exceeded"

@@ -123,6 +123,7 @@ BROKEN = [
     ({"json_schema": "{"}, "json_schema", "JSON"),
     ({"ebnf": "root ::= foo"}, "ebnf", "foo"),
     ({"ebnf": "root ::="}, "ebnf", "position|line"),
+    ({"ebnf": 'root ::= "a" | "b" c\nc ::= "d" c'}, "ebnf", "'c' never ends"),
     ({"json_schema": {}, "regex": "a"}, "regex", "exclude"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format", "schema"),
     ({"structural_tag": {"type": "structural_tag", "format": {"type": "nope"}}}, "structural_tag", "."),
@@ -287,6 +288,21 @@ def test_a_format_begins_when_reasoning_has_ended(agent_server) -> None:
     (found,) = chat(agent_server, tape(said), response_format={"type": "json_object"}).json()["choices"]
     assert found["message"]["reasoning_content"] == "let me {think} first"
     assert found["message"]["content"] == '{"a": 1}'
+
+
+def test_a_format_holds_from_the_first_character_where_no_reasoning_comes(agent_server) -> None:
+    for stream in (False, True):
+        no_thought = {"logit_bias": {"60": -100, "260": -100}}
+        answer = chat(agent_server, tape("\n\nmaybe"), regex="yes|no", stream=stream, **no_thought)
+        content = text_of(events(answer)) if stream else answer.json()["choices"][0]["message"]["content"]
+        assert content in ("yes", "no")
+    (found,) = chat(agent_server, tape("<think>hm</think>\n\nno"), regex="yes|no").json()["choices"]
+    assert (found["message"]["reasoning_content"], found["message"]["content"]) == ("hm", "no")
+
+
+def test_a_grammar_without_a_way_on_is_a_400_behind_reasoning_too(agent_server) -> None:
+    for rules in ("root ::= root", 'root ::= "a" b\nb ::= b'):
+        assert "never ends" in refused(chat(agent_server, tape("abc"), ebnf=rules), 400)["message"]
 
 
 def test_a_function_whose_schema_cannot_be_enforced_is_refused_only_where_it_must_be(agent_server) -> None:

@@ -177,11 +177,11 @@ TAG = '{"type": "structural_tag", "format": {"type": "const_string", "value": "1
 
 @pytest.mark.parametrize("answer", [Grammar("regex", "root ::= [0-9]{2}"), Grammar("structural_tag", TAG)])
 def test_a_thought_may_go_before_what_is_enforced(answer: Grammar) -> None:
-    made = after_reasoning(answer, REASONING["qwen3"], (261,), opened=False)
+    made = after_reasoning(answer, REASONING["qwen3"], (261,), opened=False, exact=False)
     for text, right in [("12", True), ("<think>y <{</think>\n\n12", True), ("<think>y</think>y", False), ("y", False)]:
         matcher = xgrammar.GrammarMatcher(COMPILER.compile_structural_tag(made.text))
         assert (matcher.accept_string(text) and matcher.is_completed()) == right, text
-    opened = after_reasoning(answer, REASONING["qwen3"], (261,), opened=True)
+    opened = after_reasoning(answer, REASONING["qwen3"], (261,), opened=True, exact=False)
     assert opened == Grammar(answer.kind, answer.text, after=(261,))
 
 
@@ -189,7 +189,7 @@ def test_harmony_thinks_in_a_message_of_its_own() -> None:
     wanted = use(required=True)
     calls = grammar("gpt-oss", wanted)
     assert calls is not None
-    made = after_reasoning(calls, REASONING["gpt-oss"], (), opened=False)
+    made = after_reasoning(calls, REASONING["gpt-oss"], (), opened=False, exact=False)
     call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
     thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
     for text, right in [(call, True), (thought + call, True), (f"{thought}<|channel|>final<|message|>x", False)]:
