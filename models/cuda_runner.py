@@ -106,6 +106,8 @@ class CudaRunner:
         """Queues one step behind those launched before."""
         begun, done = self._device.mark(), self._device.mark()
         begun.record()
+        if self.parts.host:
+            self.parts.host.copy(plan.copies)
         self.parts.rows.apply(plan)
         for opened in plan.opened:
             self.parts.sampler.open(opened)

@@ -102,6 +102,7 @@ def put_together(step: int, parts: Sequence[Part], opened: Sequence[Opened], cac
         table=cache.take_table_writes(),
         sliding=cache.take_sliding_writes(),
         states=states,
+        copies=cache.take_host_copies(),
         prompt_logprobs_from=one.scores_from,
     )
 
