@@ -1,4 +1,4 @@
-"""From logits to tokens, in the order: bias, penalties, minimum length, temperature, top-k, top-p, min-p, draw.
+"""From logits to tokens, in the order: bias, penalties, minimum length, mask, temperature, top-k, top-p, min-p, draw.
 
 Each filter sees what the filters before it left, renormalised. Ties at a cut go to the lower token id, so what a row
 samples depends on its logits, its key and its own settings, and never on its neighbours in the batch.
@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from corymb.kernels.logit_masks import keep_allowed
 from corymb.kernels.noise import exponential
 
 _PREFIXES = (64, 512, 4096)  # how many of the best logits are looked at before a whole vocabulary is sorted
@@ -59,6 +60,11 @@ class Ordered:
 class Sampling(Protocol):
     """A back end."""
 
+    def mask(self, logits: Tensor, index: Tensor, bits: Tensor) -> None:
+        """Makes tokens impossible in the rows at `index` [n] of logits: those whose bit of `bits` int32 [n, W] is not
+        set, where bit t % 32 of word t // 32 is token t's."""
+        ...
+
     def greedy(self, logits: Tensor) -> Choice:
         """Takes the best token of every row, the lowest id among equals."""
         ...
@@ -70,6 +76,10 @@ class Sampling(Protocol):
 
 class TorchSampling:
     """Works on every device."""
+
+    def mask(self, logits: Tensor, index: Tensor, bits: Tensor) -> None:
+        """See Sampling."""
+        keep_allowed(logits, index, bits)
 
     def greedy(self, logits: Tensor) -> Choice:
         """See Sampling."""

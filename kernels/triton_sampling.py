@@ -7,6 +7,7 @@ from corymb.kernels.sampling import Choice, Draws
 from corymb.kernels.triton_cut import cut_rows
 from corymb.kernels.triton_draw import join_chunks, peak_chunks, race_chunks
 from corymb.kernels.triton_jit import Launch, next_power_of_2
+from corymb.kernels.triton_masks import mask_rows
 
 CHUNK = 4096
 SEARCH_BLOCK = 4096
@@ -17,6 +18,20 @@ class TritonSampling:
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
+
+    def mask(self, logits: Tensor, index: Tensor, bits: Tensor) -> None:
+        """See `sampling.Sampling`."""
+        block = _chunk(logits)
+        mask_rows[(len(index), -(-logits.shape[1] // block))](
+            logits,
+            index,
+            bits,
+            logits.stride(0),
+            bits.stride(0),
+            SIZE=logits.shape[1],
+            BLOCK=block,
+            **self._launch.plain(num_warps=4),
+        )
 
     def greedy(self, logits: Tensor) -> Choice:
         """See `sampling.greedy`."""

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,7 +46,7 @@ from corymb.models.sizing import (
     size_pools,
 )
 from corymb.models.states import StatePools
-from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, warm_up
+from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks
 from corymb.scheduler.plan import Runner
 
 DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
@@ -145,7 +145,8 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
             runner = CpuRunner(_execution(model, blueprint, cache_config, dtype, group))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
-        _warm(runner, longest=min(context_length - 1, options.cuda.max_step_tokens), tuned=host is None)
+        longest = min(context_length - 1, options.cuda.max_step_tokens)
+        _warm(runner, _widths(blueprint.config, longest), vocab_size=model.vocab_size, tuned=host is None)
     return Built(
         runner=runner,
         cache_config=cache_config,
@@ -161,10 +162,19 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     )
 
 
-def _warm(runner: Runner, *, longest: int, tuned: bool) -> None:
-    """Runs the first steps. `tuned`: measures a CPU's threads, which several ranks would have to agree on."""
+def _widths(config: ModelConfig, longest: int) -> list[int]:
+    """Of the first steps of a GPU."""
+    decoder = config.decoder
+    many = MANY if decoder and (decoder.experts or decoder.latent) else ()
+    return [width for width in (*EVERY_WIDTH, *many) if width <= longest]
+
+
+def _warm(runner: Runner, widths: Sequence[int], *, vocab_size: int, tuned: bool) -> None:
+    """Runs the first steps, a GPU's of these widths. `tuned`: measures a CPU's threads, which several ranks would have
+    to agree on."""
     if not isinstance(runner, CpuRunner):
-        warm_up(runner, [width for width in EVERY_WIDTH if width <= longest], EVERY_SAMPLING)
+        warm_up(runner, widths, EVERY_SAMPLING)
+        warm_up_masks(runner, vocab_size)
         return
     warm_up(runner)
     if tuned:

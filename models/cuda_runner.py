@@ -1,6 +1,6 @@
 """Runs plans on a GPU: everything is queued at once, and only `wait` waits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,16 +14,27 @@ from corymb.models.cuda_device import Device, Mark
 from corymb.models.cuda_graphs import Graphs
 from corymb.models.cuda_prefill import Prefills
 from corymb.models.cuda_staging import Shape, Staging, layout_of
-from corymb.models.execution import UNUSABLE
+from corymb.models.execution import UNUSABLE, among
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
 from corymb.models.placement import Place
 from corymb.models.pooling import Pooled, pool
+from corymb.models.sampler import Turn
 from corymb.models.settings import Needs
 from corymb.scheduler.messages import Logprob
-from corymb.scheduler.plan import Sampled, StepPlan
+from corymb.scheduler.plan import Masks, Sampled, StepPlan
 
 NUM_RESULTS = 4  # steps whose results may be unread; a loop keeps two in flight at most
 Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """What a queued forward leaves behind, until the next step is queued."""
+
+    index: Index  # [N], the plan's rows that sample
+    logits: Tensor | None  # float32 [N, V]; None where the tokens are chosen already
+    prompt_scores: Sequence[Scores] = ()
+    pooled: Pooled | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +53,49 @@ class Reported:
         return Reported(self.places, scores, [one.on_host() for one in self.prompt_scores], pooled)
 
 
-class CudaStep:
-    """A step that is queued."""
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a step sends to the host."""
 
-    def __init__(self, plan: StepPlan, reported: Reported, results: Tensor, marks: tuple[Mark, Mark]) -> None:
+    reported: Reported
+    tokens: Tensor  # int32, as `triton_steps.end` writes them
+    done: Mark  # passed when all of it has arrived
+
+
+class CudaStep:
+    """A step whose forward is queued, and its sampling too unless rows wait for masks."""
+
+    def __init__(self, plan: StepPlan, begun: Mark, finish: Callable[[Masks | None], Returned]) -> None:
+        """`finish` queues the sampling and the way back to the host."""
         self._plan = plan
-        self._reported = reported
-        self._results = results
-        self._marks = marks
+        self._begun = begun
+        self._finish = finish
+        self._returned = finish(None) if plan.constrained is None else None
+
+    def constrain(self, masks: Masks) -> None:
+        """Queues the sampling, behind the forward that runs meanwhile."""
+        self._returned = self._finish(masks)
 
     def wait(self) -> Sampled:
         """Blocks until the step's samples are on the host."""
-        begun, done = self._marks
-        done.synchronize()
-        results = self._results.numpy()[self._reported.places]
-        failed = prompt_logprobs.unusable(self._reported.prompt_scores)
+        returned = self._returned
+        assert returned is not None, "rows of the step still wait for their masks"
+        returned.done.synchronize()
+        reported = returned.reported
+        results = returned.tokens.numpy()[reported.places]
+        failed = prompt_logprobs.unusable(reported.prompt_scores)
         failed |= set(np.flatnonzero(self._plan.samples)[results < 0].tolist())
         prompt_entries: dict[int, list[Logprob]] = {}
-        for scores in self._reported.prompt_scores:
+        for scores in reported.prompt_scores:
             for owner, more in entries(scores).items():
                 prompt_entries.setdefault(owner, []).extend(more)
         return Sampled(
             token_ids=np.where(results < 0, -1 - results, results),
             counts=self._plan.samples.astype(np.int32),
-            forward_s=done.seconds_since(begun),
-            logprobs=entries(self._reported.scores) if self._reported.scores else {},
+            forward_s=returned.done.seconds_since(self._begun),
+            logprobs=entries(reported.scores) if reported.scores else {},
             prompt_logprobs=prompt_entries,
-            embeddings=self._reported.pooled.read() if self._reported.pooled else {},
+            embeddings=reported.pooled.read() if reported.pooled else {},
             errors=dict.fromkeys(sorted(failed), UNUSABLE),
         )
 
@@ -104,7 +131,7 @@ class CudaRunner:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> CudaStep:
         """Queues one step behind those launched before."""
-        begun, done = self._device.mark(), self._device.mark()
+        begun = self._device.mark()
         begun.record()
         if self.parts.host:
             self.parts.host.copy(plan.copies)
@@ -116,18 +143,31 @@ class CudaRunner:
         if states and writes:
             states.before(writes)
         tier = self._tier(plan)
-        reported = (self._ragged(plan) if tier is None else self._decode(plan, tier)).on_host()
+        forwarded = self._ragged(plan) if tier is None else self._decode(plan, tier)
         if states and writes:
             states.after(writes)
-        results = self._results[self._turn]
-        self._turn = (self._turn + 1) % NUM_RESULTS
-        results[: plan.num_rows].copy_(self._reported[: plan.num_rows], non_blocking=True)
-        done.record()
-        return CudaStep(plan, reported, results, (begun, done))
+        return CudaStep(plan, begun, lambda masks: self._finish(plan, forwarded, masks))
 
     def close(self) -> None:
         """Waits for what is in flight."""
         self._device.synchronize()
+
+    @torch.inference_mode()
+    def _finish(self, plan: StepPlan, forwarded: Forwarded, masks: Masks | None) -> Returned:
+        """Queues what follows a step's forward."""
+        reported = self._report(plan, forwarded, masks).on_host()
+        results, done = self._results[self._turn], self._device.mark()
+        self._turn = (self._turn + 1) % NUM_RESULTS
+        results[: plan.num_rows].copy_(self._reported[: plan.num_rows], non_blocking=True)
+        done.record()
+        return Returned(reported, results, done)
+
+    def _report(self, plan: StepPlan, forwarded: Forwarded, masks: Masks | None) -> Reported:
+        index, prompts = forwarded.index, forwarded.prompt_scores
+        if forwarded.logits is None:
+            return Reported(index, None, prompts)
+        scores = self._sample(forwarded.logits, plan, index, masks)
+        return Reported(np.arange(len(index)), scores, prompts, forwarded.pooled)
 
     def _tier(self, plan: StepPlan) -> int | None:
         """Graphs compute steps of one-token rows, all of whose logits are wanted."""
@@ -137,19 +177,18 @@ class CudaRunner:
             return None  # graphs keep no hidden states
         return self._graphs.fit(plan.num_tokens)
 
-    def _decode(self, plan: StepPlan, tier: int) -> Reported:
+    def _decode(self, plan: StepPlan, tier: int) -> Forwarded:
         decode = self._decodes[tier]
         decode.plan(plan)
         self._graphs.replay(tier)
         index = np.flatnonzero(plan.samples)
         settings = self.parts.sampler.settings
-        if not settings.required(plan.rows[index], plan.num_outputs[index]).any():
-            return Reported(index)  # the graph's own greedy tokens are right
+        if plan.constrained is None and not settings.required(plan.rows[index], plan.num_outputs[index]).any():
+            return Forwarded(index, None)  # the graph's own greedy tokens are right
         logits = decode.logits(plan.num_rows)
-        chosen = logits if len(index) == plan.num_rows else logits[self._place(index)]
-        return self._sample(chosen, plan, index)
+        return Forwarded(index, logits if len(index) == plan.num_rows else logits[self._place(index)])
 
-    def _ragged(self, plan: StepPlan) -> Reported:
+    def _ragged(self, plan: StepPlan) -> Forwarded:
         parts, shape = self.parts, Shape(plan.num_rows, plan.num_tokens)
         self._staging.put(plan, shape)
         staged, wide = self._staging.staged(shape), self._staging.wide(shape)
@@ -168,23 +207,22 @@ class CudaRunner:
             hidden = parts.model.forward(parts.batch(wide, layout, parts.attention, wanted))
         prompts = prompt_logprobs.score_prompts(hidden, found, parts.model.logits, self._place) if found else ()
         if not len(index):
-            return Reported(index, None, prompts)
+            return Forwarded(index, None, prompts)
         chosen = hidden if len(hidden) == len(index) else hidden[last]
         pooled = pool(chosen, index, parts.sampler.settings.needs[plan.rows[index]], self._place)
-        sampled = self._sample(parts.model.logits(chosen), plan, index)
-        return Reported(sampled.places, sampled.scores, prompts, pooled)
+        return Forwarded(index, parts.model.logits(chosen), prompts, pooled)
 
-    def _sample(self, logits: Tensor, plan: StepPlan, index: Index) -> Reported:
+    def _sample(self, logits: Tensor, plan: StepPlan, index: Index, masks: Masks | None) -> Scores | None:
         """Chooses the tokens of the plan's rows at `index` [N] from their logits [N, V]."""
         parts, rows = self.parts, plan.rows[index]
         wanted = np.flatnonzero(parts.sampler.settings.needs[rows] & Needs.LOGPROBS)
         # Before choosing: it changes the logits.
         logprobs = log_probabilities(logits[self._place(wanted)]) if len(wanted) else None
-        choice = parts.sampler.choose(logits, rows, plan.num_outputs[index])
+        among_rows = None if masks is None else among(index, masks)
+        choice = parts.sampler.choose(logits, Turn(rows, plan.num_outputs[index], among_rows))
         end(parts, choice, self._place(rows), self._reported)
-        places = np.arange(len(index))
         if logprobs is None:
-            return Reported(places)
+            return None
         options = [parts.sampler.settings.logprobs[row] for row in rows[wanted].tolist()]
         positions = Positions(index[wanted].tolist(), options)
-        return Reported(places, score(logprobs, choice.token_ids[self._place(wanted)], positions, self._place))
+        return score(logprobs, choice.token_ids[self._place(wanted)], positions, self._place)

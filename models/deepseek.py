@@ -16,8 +16,8 @@ class DeepseekLayer:
         name = f"model.layers.{index}"
         self._attention = LatentSelfAttention(parts, f"{name}.self_attn", index, last_chosen)
         self._mlp = layer_mlp(parts, index)
-        self._attention_norm = parts.norm(f"{name}.input_layernorm")
-        self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm")
+        self._attention_norm = parts.norm(f"{name}.input_layernorm", sums=True)
+        self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm", sums=True)
 
     def attend(self, delta: Tensor | None, residual: Tensor, batch: Batch, turns: Tensor | None) -> Tensor:
         """See decoder.Layer."""
@@ -31,4 +31,5 @@ class DeepseekLayer:
 def build_deepseek(parts: Parts) -> Decoder:
     """Builds the model out of its tensors."""
     last_chosen = LastChosen()
-    return Decoder(parts, [DeepseekLayer(parts, index, last_chosen) for index in range(len(parts.decoder.layers))])
+    layers = [DeepseekLayer(parts, index, last_chosen) for index in range(len(parts.decoder.layers))]
+    return Decoder(parts, layers, sums=True)

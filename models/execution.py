@@ -1,11 +1,12 @@
 """One step on the device: from a plan to samples that are still there, and from those to the host."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from corymb.kernels.attention import Attention, KVLayer
@@ -18,13 +19,18 @@ from corymb.models.model import Batch, Model
 from corymb.models.placement import Place
 from corymb.models.pooling import Pooled, pool
 from corymb.models.rows import Rows
-from corymb.models.sampler import Index, Sampler
+from corymb.models.sampler import Index, Sampler, Turn
 from corymb.models.settings import Needs
 from corymb.models.states import StatePools
 from corymb.scheduler.messages import Logprob
-from corymb.scheduler.plan import Bool, Int32, Sampled, StepPlan
+from corymb.scheduler.plan import Bool, Int32, Masks, Sampled, StepPlan
 
 UNUSABLE = "The model's output holds NaN or infinite values for this request."
+
+
+def no_masks() -> Masks:
+    """For steps without constrained rows."""
+    raise AssertionError("no row of the step waits for a mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +94,8 @@ class Execution:
         self._place = Place(rows.last_sampled.device)
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> DeviceSamples:
-        """Runs one step."""
+    def run(self, plan: StepPlan, masks: Callable[[], Masks] = no_masks) -> DeviceSamples:
+        """Runs one step. Waits for the `masks` of its constrained rows when nothing else is left to compute."""
         started_s = time.perf_counter()
         if self._host:
             self._host.copy(plan.copies)
@@ -102,7 +108,7 @@ class Execution:
         index = np.flatnonzero(plan.samples)
         last = _last_of_rows(hidden, plan, self._place(index))
         pooled = pool(last, index, self._sampler.settings.needs[plan.rows[index]], self._place)
-        choice, scores = self._sample(last, plan, index)
+        choice, scores = self._sample(last, plan, index, masks)
         found = prompt_logprobs.find(plan, self._rows, self._sampler.settings)
         prompt_scores = prompt_logprobs.score_prompts(hidden, found, self._model.logits, self._place) if found else []
         return DeviceSamples(plan.samples, choice, scores, prompt_scores, pooled, time.perf_counter() - started_s)
@@ -128,7 +134,9 @@ class Execution:
             states=self._states.tensors if self._states else (),
         )
 
-    def _sample(self, hidden: Tensor, plan: StepPlan, index: Index) -> tuple[Choice | None, Scores | None]:
+    def _sample(
+        self, hidden: Tensor, plan: StepPlan, index: Index, masks: Callable[[], Masks]
+    ) -> tuple[Choice | None, Scores | None]:
         """Chooses the next token of the plan's rows at `index`, from their hidden states, and remembers it for the next
         step."""
         if not len(index):
@@ -138,7 +146,8 @@ class Execution:
         wanted = np.flatnonzero(self._sampler.settings.needs[rows] & Needs.LOGPROBS)
         # Before choosing: it changes the logits.
         logprobs = log_probabilities(logits[self._place(wanted)]) if len(wanted) else None
-        choice = self._sampler.choose(logits, rows, plan.num_outputs[index])
+        found = None if plan.constrained is None else among(index, masks())
+        choice = self._sampler.choose(logits, Turn(rows, plan.num_outputs[index], found))
         self._rows.last_sampled[self._place(rows)] = choice.token_ids
         if logprobs is None:
             return choice, None
@@ -146,6 +155,11 @@ class Execution:
             index[wanted].tolist(), [self._sampler.settings.logprobs[row] for row in rows[wanted].tolist()]
         )
         return choice, score(logprobs, choice.token_ids[self._place(wanted)], positions, self._place)
+
+
+def among(index: NDArray[np.int64], masks: Masks) -> Masks:
+    """The masks of the plan's rows at `index`, which is sorted and holds all of them, counted by place in it."""
+    return Masks(np.searchsorted(index, masks.index).astype(np.int32), masks.bits)
 
 
 def _last_of_rows(hidden: Tensor, plan: StepPlan, index: Tensor) -> Tensor:

@@ -89,6 +89,9 @@ def load_model(
         return _build(decoder, share, invented, options)
     stored = read_headers(folder)
     decoder = as_stored(decoder, stored)
+    check_split(decoder, config.architecture, share.size)
+    for name in stored:  # raises for a tensor that cannot be cut
+        cuts(name)
     check_tensors(unpacked(stored, folder), expected_tensors(decoder), folder, ignored=draft_layers(decoder))
     with CheckpointWeights(stored, options.device, on_progress, cuts=cuts) as weights:
         return _build(decoder, share, Mxfp4Weights(weights, packed_names(stored)), options)

@@ -1,10 +1,13 @@
 """Progress of long work on models, as a callback and as bars on a terminal."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from tqdm import tqdm
+
+TERMINAL_S, LOG_S = 0.1, 10.0  # between two states of a bar; a log keeps every one of them
 
 
 class OnProgress(Protocol):
@@ -40,7 +43,15 @@ class _Board:
         if self._bar is None or what != self._what:
             self.close()
             self._what = what
-            self._bar = tqdm(desc=what, total=total, unit="B", unit_scale=True, unit_divisor=1024, dynamic_ncols=True)
+            self._bar = tqdm(
+                desc=what,
+                total=total,
+                unit="B",
+                unit_scale=True,
+                unit_divisor=1024,
+                dynamic_ncols=True,
+                mininterval=TERMINAL_S if sys.stderr.isatty() else LOG_S,
+            )
         self._bar.update(done - self._bar.n)
         if done >= total:
             self.close()

@@ -1,5 +1,6 @@
 """Runs plans on a CPU, one worker thread behind the scheduler's: PyTorch leaves the interpreter free meanwhile."""
 
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -7,14 +8,21 @@ import torch
 from corymb.models.execution import DeviceSamples, Execution
 from corymb.models.threads import Threads
 from corymb.models.warm_up import padding_step
-from corymb.scheduler.plan import Sampled, StepPlan
+from corymb.scheduler.plan import Masks, Sampled, StepPlan
+
+MOST_IN_FLIGHT = 8  # steps; a loop keeps two at most
 
 
 class LaunchedStep:
     """A step that runs, or waits for the steps before it."""
 
-    def __init__(self, samples: Future[DeviceSamples]) -> None:
+    def __init__(self, samples: Future[DeviceSamples], masks: Future[Masks]) -> None:
         self._samples = samples
+        self._masks = masks
+
+    def constrain(self, masks: Masks) -> None:
+        """Lets the constrained rows sample; the forward runs meanwhile."""
+        self._masks.set_result(masks)
 
     def wait(self) -> Sampled:
         """Blocks until the step is done. Raises what the step raised."""
@@ -28,22 +36,27 @@ class CpuRunner:
         self._execution = execution
         self._threads = Threads(torch.get_num_threads())
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="runner")
+        self._awaited: deque[Future[Masks]] = deque(maxlen=MOST_IN_FLIGHT)
 
     def launch(self, plan: StepPlan) -> LaunchedStep:
         """Queues one step and returns at once."""
-        return LaunchedStep(self._worker.submit(self._run, plan))
+        masks: Future[Masks] = Future()
+        self._awaited.append(masks)
+        return LaunchedStep(self._worker.submit(self._run, plan, masks), masks)
 
     def tune(self) -> None:
         """Measures how many threads steps of few tokens should get, on the padding row. Before the first request."""
         self._worker.submit(self._threads.measure, self._step).result()
 
     def close(self) -> None:
-        """Waits for the steps in flight and ends the worker."""
+        """Waits for the steps in flight and ends the worker. Steps that wait for masks fail."""
+        for masks in self._awaited:
+            masks.cancel()
         self._worker.shutdown(wait=True)
 
-    def _run(self, plan: StepPlan) -> DeviceSamples:
+    def _run(self, plan: StepPlan, masks: Future[Masks]) -> DeviceSamples:
         self._threads.prepare(plan.num_tokens)
-        return self._execution.run(plan)
+        return self._execution.run(plan, masks.result)
 
     def _step(self, width: int) -> None:
         self._execution.run(padding_step(width))

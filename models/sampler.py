@@ -1,6 +1,7 @@
 """Chooses the next token of every sampling row, from logits and the row's settings."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,18 @@ from corymb.models.group import ALONE, Group
 from corymb.models.penalties import Said
 from corymb.models.placement import Place
 from corymb.models.settings import Needs, Settings
-from corymb.scheduler.plan import Int32, Opened
+from corymb.scheduler.plan import Int32, Masks, Opened
 
 Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Whose next tokens are chosen: N request rows."""
+
+    rows: Int32  # [N]
+    num_outputs: Int32  # [N], output tokens that each has
+    masks: Masks | None = None  # `index` into these rows; None where no grammar is followed
 
 
 class Sampler:
@@ -46,17 +56,22 @@ class Sampler:
         if self.settings.needs[opened.row] & Needs.PENALTIES:
             self._said.open(opened.row, opened.prompt_ids, opened.output_ids)
 
-    def choose(self, logits: Tensor, rows: Int32, num_outputs: Int32) -> Choice:
-        """The next token of `rows` [N], each with so many output tokens, from logits [N, V], which it may change."""
-        needs = self.settings.required(rows, num_outputs)
-        if not (needs & ~np.uint8(Needs.LOGPROBS | Needs.EMBEDDING)).any():
+    def choose(self, logits: Tensor, turn: Turn) -> Choice:
+        """The next token of every row of the turn, from logits [N, V], which it may change."""
+        rows, masks = turn.rows, turn.masks
+        needs = self.settings.required(rows, turn.num_outputs)
+        if masks is not None:
+            needs[masks.index] &= ~np.uint8(Needs.MINIMUM)  # their masks know of it
+        if masks is None and not (needs & ~np.uint8(Needs.LOGPROBS | Needs.EMBEDDING)).any():
             choice = self._sampling.greedy(logits)
             self._group.copy_from_first(choice.token_ids)
             return choice
         penalized = np.flatnonzero(needs & Needs.PENALTIES)
         self._edit(logits, rows, needs)
+        if masks is not None and len(masks.index):
+            self._sampling.mask(logits, self._place(masks.index.astype(np.int64)), self._place(masks.bits))
         choice = self._sampling.greedy(logits)
-        self._draw(choice, logits, rows, num_outputs)
+        self._draw(choice, logits, turn)
         self._group.copy_from_first(choice.token_ids)
         if len(penalized):
             self._said.append(rows[penalized], choice.token_ids[self._place(penalized)])
@@ -80,8 +95,9 @@ class Sampler:
         widths = [len(ids) for ids in token_ids]
         return Entries(self._place(np.repeat(index, widths)), self._place(np.concatenate(token_ids)))
 
-    def _draw(self, choice: Choice, logits: Tensor, rows: Int32, num_outputs: Int32) -> None:
+    def _draw(self, choice: Choice, logits: Tensor, turn: Turn) -> None:
         """Replaces the choice of rows that do not want their best token."""
+        rows, num_outputs = turn.rows, turn.num_outputs
         needs = self.settings.needs[rows] & np.uint8(Needs.RANDOM | Needs.FILTERS)
         for wanted in (Needs.RANDOM, Needs.RANDOM | Needs.FILTERS):
             index = np.flatnonzero(needs == wanted)

@@ -14,10 +14,14 @@ from corymb.models.config import DecoderConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.experts_config import ExpertsConfig
 from corymb.models.inventory import EMBEDDING, HEAD
+from corymb.models.latent_config import LatentConfig
+from corymb.models.packed import BLOCK_NUMBERS
 
-FAMILIES = ("llama", "gemma")  # whose layers sum over ranks
+FAMILIES = ("llama", "gemma", "deepseek")  # whose layers sum over ranks
 
 _LAYER = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.(\w+)_proj\.(weight|bias)")
+_LATENT = re.compile(r"model\.layers\.\d+\.self_attn\.(q|q_b|kv_b|o)_proj\.(weight|bias)")
+_STACKED = re.compile(r"model\.layers\.\d+\.(\w+)\.experts\.(gate_up|down)_proj(_bias|_blocks|_scales|)")
 _EXPERT = re.compile(r"model\.layers\.\d+\.(\w+)\.experts\.\d+\.(\w+)\.weight")
 _SHARED = re.compile(r"model\.layers\.\d+\.(\w+\.\w+)\.(gate|up|down)_proj\.weight")
 
@@ -42,7 +46,7 @@ WHOLE = Share()
 class Cut:
     """A rank's part of a tensor: of one of its axes, filled up with zeros to `length`."""
 
-    axis: Literal[0, 1]
+    axis: Literal[0, 1, 2]
     part: slice
     length: int
 
@@ -66,7 +70,7 @@ def check_split(decoder: DecoderConfig, architecture: str, size: int) -> None:
         raise UnsupportedModel(_odd(f"an MLP of {decoder.intermediate_size:,}", size))
     experts = decoder.experts
     if experts is not None:
-        if experts.form != "separate":
+        if experts.form == "stacked":
             raise UnsupportedModel(f"{architecture} stores its experts together; leave --tp-size out.")
         shared = experts.shared.intermediate_size if experts.shared else 0
         if experts.intermediate_size % size or shared % size:
@@ -108,20 +112,43 @@ def cut_of(name: str, decoder: DecoderConfig, share: Share) -> Cut | None:
         return None
     if name in (EMBEDDING, HEAD):
         return Cut(0, share.of(decoder.vocab_size), -(-decoder.vocab_size // share.size))
+    if decoder.latent is not None and ".self_attn." in name:
+        return _cut_of_latents(name, decoder, decoder.latent, share)
     found = _LAYER.fullmatch(name)
     if found is None:
-        return _cut_of_expert(name, decoder.experts, share) if decoder.experts else None
+        return _cut_of_sinks_or_expert(name, decoder, share)
     part, kind = found[2], found[3]
     if part in ("q", "k", "v"):
         return _heads(decoder, share, queries=part == "q")
     if part in ("gate", "up"):
         return _even(0, decoder.intermediate_size, share)
-    if kind == "bias":  # what is added to the sum over the ranks is added once
-        return Cut(0, slice(0, decoder.hidden_size if share.rank == 0 else 0), decoder.hidden_size)
+    if kind == "bias":
+        return _once(0, decoder.hidden_size, share)
     return _even(1, decoder.intermediate_size if part == "down" else decoder.num_heads * decoder.head_dim, share)
 
 
-def _cut_of_expert(name: str, experts: ExpertsConfig, share: Share) -> Cut | None:
+def _cut_of_latents(name: str, decoder: DecoderConfig, latent: LatentConfig, share: Share) -> Cut | None:
+    """What leads to latents, and an index, every rank has whole; what leads from them to heads is split by head."""
+    found = _LATENT.fullmatch(name)
+    if found is None:
+        return None
+    if found[1] == "o":
+        values = decoder.num_heads * latent.value_dim
+        return _once(0, decoder.hidden_size, share) if found[2] == "bias" else _even(1, values, share)
+    of_head = latent.nope_dim + (latent.value_dim if found[1] == "kv_b" else latent.rope_dim)
+    return _even(0, decoder.num_heads * of_head, share)
+
+
+def _cut_of_sinks_or_expert(name: str, decoder: DecoderConfig, share: Share) -> Cut | None:
+    if name.endswith(".self_attn.sinks"):
+        return _even(0, decoder.num_heads, share)
+    return _cut_of_expert(name, decoder.experts, decoder.hidden_size, share) if decoder.experts else None
+
+
+def _cut_of_expert(name: str, experts: ExpertsConfig, hidden_size: int, share: Share) -> Cut | None:
+    found = _STACKED.fullmatch(name)
+    if found is not None and found[1] == experts.block:
+        return _cut_of_interleaved(found[2], found[3], experts, hidden_size, share)
     found = _EXPERT.fullmatch(name)
     if found is not None and found[1] == experts.block and found[2] in experts.parts:
         return _even(1 if found[2] == experts.parts[-1] else 0, experts.intermediate_size, share)
@@ -131,6 +158,25 @@ def _cut_of_expert(name: str, experts: ExpertsConfig, share: Share) -> Cut | Non
     return None
 
 
+def _cut_of_interleaved(part: str, kind: str, experts: ExpertsConfig, hidden_size: int, share: Share) -> Cut:
+    """Gates and ups stand in turns, so that neighbours of both stay together."""
+    inner = experts.intermediate_size
+    if part == "gate_up":
+        return _even(1 if kind else 2, 2 * inner, share)
+    if kind == "_bias":
+        return _once(1, hidden_size, share)
+    if not kind:
+        return _even(1, inner, share)
+    if inner // BLOCK_NUMBERS % share.size:
+        raise UnsupportedModel(_odd(f"experts of {inner:,} packed in groups of {BLOCK_NUMBERS}", share.size))
+    return _even(2, inner // BLOCK_NUMBERS, share)
+
+
+def _once(axis: Literal[0, 1], count: int, share: Share) -> Cut:
+    """Of what is added to the sum over the ranks: one rank adds it."""
+    return Cut(axis, slice(0, count if share.rank == 0 else 0), count)
+
+
 def _heads(decoder: DecoderConfig, share: Share, *, queries: bool) -> Cut:
     count = decoder.num_heads if queries else decoder.num_kv_heads
     local = max(1, count // share.size)
@@ -138,5 +184,5 @@ def _heads(decoder: DecoderConfig, share: Share, *, queries: bool) -> Cut:
     return Cut(0, slice(first * decoder.head_dim, (first + local) * decoder.head_dim), local * decoder.head_dim)
 
 
-def _even(axis: Literal[0, 1], count: int, share: Share) -> Cut:
+def _even(axis: Literal[0, 1, 2], count: int, share: Share) -> Cut:
     return Cut(axis, share.of(count), count // share.size)

@@ -1,12 +1,13 @@
 """The first steps of a runner: they meet every kernel once, so that no request waits for it, or fails on it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from corymb.cache.writes import StateWrites
 from corymb.scheduler.messages import Sampling
-from corymb.scheduler.plan import LAST_SAMPLED, Opened, Runner, StepPlan
+from corymb.scheduler.plan import LAST_SAMPLED, Masks, Opened, Runner, StepPlan
 
 _PADDING_ROW = 0  # nobody reads its table entries, nor slot 0
 
@@ -14,6 +15,8 @@ _PADDING_ROW = 0  # nobody reads its table entries, nor slot 0
 SHORT = (2,)
 # A GPU has kernels of its own for rows of one, few, some and many tokens, and for every way of sampling.
 EVERY_WIDTH = (2, 12, 64)
+# Of tokens that share experts or latents: up to so many the kernels differ, by the number of experts and heads.
+MANY = (300, 1100, 2200)
 GREEDY = Sampling(max_new_tokens=2, temperature=0.0)
 EVERY_SAMPLING = (GREEDY, Sampling(max_new_tokens=2), Sampling(max_new_tokens=2, top_k=5, top_p=0.9))
 
@@ -26,6 +29,14 @@ def warm_up(runner: Runner, widths: Sequence[int] = SHORT, samplings: Sequence[S
             decode = runner.launch(_plan(np.array([LAST_SAMPLED]), width, []))
             prompt.wait()
             decode.wait()
+
+
+def warm_up_masks(runner: Runner, vocab_size: int) -> None:
+    """Runs a prompt whose token a mask decides, on the padding row. Raises what the step raises."""
+    only = np.zeros(1, np.int32)
+    step = runner.launch(replace(padding_step(SHORT[0]), constrained=only))
+    step.constrain(Masks(only, np.full((1, -(-vocab_size // 32)), -1, np.int32)))
+    step.wait()
 
 
 def padding_step(width: int, sampling: Sampling = GREEDY) -> StepPlan:

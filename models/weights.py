@@ -75,8 +75,9 @@ def _read(file: safe_open, name: str, cut: Cut | None) -> Tensor:
         return tensor
     lazy = file.get_slice(name)  # type: ignore[no-untyped-call]
     if cut.part.start == cut.part.stop:  # the format's reader has no empty slices
-        return filled_up(lazy[:1][:0], cut)
-    part: Tensor = lazy[cut.part] if cut.axis == 0 else lazy[:, cut.part]
+        first: Tensor = lazy[:1]
+        return first.new_zeros(cut.shape(tuple(lazy.get_shape())))
+    part: Tensor = lazy[(*[slice(None)] * cut.axis, cut.part)]
     return filled_up(part, cut)
 
 
@@ -118,5 +119,5 @@ class DummyWeights:
         cut = self._cuts(name)
         if cut is None:
             return tensor
-        part = tensor[cut.part] if cut.axis == 0 else tensor[:, cut.part]
+        part = tensor.narrow(cut.axis, cut.part.start, cut.part.stop - cut.part.start)
         return filled_up(part, cut).clone(memory_format=torch.contiguous_format)

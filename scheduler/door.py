@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corymb.scheduler.messages import Finish, Generate, LogprobOptions, Sampling, TextOptions
+from corymb.scheduler.messages import Finish, Generate, Grammar, LogprobOptions, Sampling, TextOptions, Thinking
 from corymb.scheduler.plan import Int32
 
 MAX_PRIORITY = 1_000_000_000
@@ -36,13 +36,18 @@ class Refusal(Exception):
         self.finish = Finish("error", message=message, status=status, code=code)
 
 
-def check(message: Generate, limits: Limits, *, capacity: int, live: Container[str]) -> Finish | None:
-    """Judges one message; None lets it in. `capacity`: tokens the KV pool holds; `live`: rids not yet answered."""
+def check(
+    message: Generate, limits: Limits, *, capacity: int, live: Container[str], knows_grammar: bool = True
+) -> Finish | None:
+    """Judges one message; None lets it in. `capacity`: tokens the KV pool holds; `live`: rids not yet answered;
+    `knows_grammar`: whether the grammar that it names, if any, was compiled."""
     try:
         _check_names(message, live)
         prompt_ids = _check_prompt(message.prompt, limits)
         _check_room(len(prompt_ids), message.sampling.max_new_tokens, limits.context_length, capacity)
         _check_sampling(message.sampling, limits.vocab_size)
+        _check_grammar(message.sampling.grammar, limits.vocab_size, known=knows_grammar)
+        _check_thinking(message.sampling.thinking, limits.vocab_size)
         _check_text(message.text, limits.vocab_size)
         _check_embed(message, limits)
         if message.logprobs is not None:
@@ -127,6 +132,19 @@ def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
     for name, value, accepts, rule in _sampling_rules(sampling, vocab_size):
         _require(accepts(value), f"{name}: must be {rule}, got {value}")
     _check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
+
+
+def _check_grammar(grammar: Grammar | None, vocab_size: int, *, known: bool) -> None:
+    _require(known, "grammar: it was not compiled for this server")
+    if grammar is not None:
+        _check_ids("grammar.after", grammar.after, vocab_size)
+
+
+def _check_thinking(thinking: Thinking | None, vocab_size: int) -> None:
+    if thinking is not None:
+        _require(thinking.max_tokens >= 0, "thinking.max_tokens: must not be negative")
+        _check_ids("thinking.end", thinking.end, vocab_size)
+        _check_ids("thinking.begin", thinking.begin, vocab_size)
 
 
 def _check_ids(name: str, token_ids: tuple[int, ...], vocab_size: int) -> None:

@@ -12,9 +12,12 @@ STOPPED = Finish("stop")  # the detokenizer found a stop string and has told the
 def finish_after(request: Request, token_id: int) -> Finish | None:
     """Judges a request whose output now ends with `token_id`; None: it goes on.
 
-    Inside the first `min_new_tokens` no token ends it. A stop token wins over the length limit when both hold.
+    Inside the first `min_new_tokens` no token ends it, except the one after which its grammar allows no other. A stop
+    token wins over the length limit when both hold.
     """
     num_outputs = len(request.output_ids)
+    if request.constraint is not None and request.constraint.is_over:
+        return Finish("stop", matched=token_id)
     if token_id in request.stop_ids and num_outputs > request.sampling.min_new_tokens:
         return Finish("stop", matched=token_id)
     if num_outputs >= request.sampling.max_new_tokens:
@@ -42,6 +45,21 @@ def too_large(num_tokens: int, totals: Mapping[str, int]) -> Finish:
         "Shorten the prompt or lower max_tokens, or start the server with a larger --max-total-tokens."
     )
     return Finish("error", message=message, status=400, code="kv_pool_too_small")
+
+
+def astray(token_id: int) -> Finish:
+    """Its grammar and its mask disagree: a fault of the server."""
+    message = f"Token {token_id} does not follow the request's grammar although its mask allowed it."
+    return Finish("error", message=message, status=500, code="internal_error")
+
+
+def too_slow(seconds: float, limit_s: float) -> Finish:
+    """Following its grammar holds up everybody else."""
+    message = (
+        f"The grammar is too complex: one token took {seconds * 1000:.0f} ms to check and {limit_s * 1000:.0f} ms are "
+        "allowed. Simplify it."
+    )
+    return Finish("error", message=message, status=400, code="grammar_too_complex")
 
 
 def unusable(reason: str) -> Finish:

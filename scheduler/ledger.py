@@ -55,6 +55,7 @@ class Ledger:
         self.rows.outputs[row] = len(request.output_ids)
         self.rows.max_new[row] = request.sampling.max_new_tokens
         self.rows.last_step[row] = -1
+        self.rows.constrained[row] = request.constraint is not None and not request.constraint.is_free
 
     def cut(self, request: Request) -> None:
         """Some of the tokens of a prefilling request are left for later steps."""

@@ -69,7 +69,7 @@ class Loop:
         self._stopped = True
 
     def step(self) -> None:
-        """One turn: receive, plan, launch, read the result that is due, send."""
+        """One turn: receive, plan, launch, read the result that is due, let the next sample, send."""
         for message in self._port.receive(self._wait_s()):
             self._scheduler.receive(message)
         plan = self._scheduler.plan()
@@ -78,6 +78,8 @@ class Loop:
             if self.step_started_s is None:
                 self.step_started_s = self._clock()
             self._in_flight.append((plan, self._runner.launch(plan)))
+            if len(self._in_flight) == 1:
+                self._constrain_oldest()
         self._moved = plan is not None or bool(self._in_flight)
         # Without a plan, everything waits for what is in flight.
         while len(self._in_flight) > (0 if plan is None else self._depth):
@@ -95,6 +97,14 @@ class Loop:
         self.num_steps += 1
         self.step_started_s = self._clock() if self._in_flight else None
         self._scheduler.commit(plan, sampled)
+        if self._in_flight:
+            self._constrain_oldest()
+
+    def _constrain_oldest(self) -> None:
+        """Its masks depend on every result before it: they are made now, while the device computes its forward."""
+        plan, result = self._in_flight[0]
+        if plan.constrained is not None:
+            result.constrain(self._scheduler.masks(plan))
 
     def _send(self) -> None:
         outputs = self._scheduler.take_outputs()

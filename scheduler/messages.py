@@ -1,6 +1,6 @@
 """What one may ask of a scheduler and what it answers: the types on the wire, as msgpack.
 
-main ──Generate, Abort, Control──▶ scheduler ──Step──▶ detokenizer ──Texts──▶ main
+main ──Generate, Abort, Control, Learn, Forget──▶ scheduler ──Step──▶ detokenizer ──Texts──▶ main
                                    scheduler ──Ready, Heartbeat, Stats, Reply──▶ main
 Both children also tell main of their start-up with Stage, Ready or Failed.
 """
@@ -21,9 +21,17 @@ class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an answer must follow. Equal values are the same grammar: the text is already checked and normal."""
 
-    kind: Literal["json_schema", "json_object", "regex", "ebnf", "structural_tag"]
-    text: str  # the JSON of a schema or a structural tag, a pattern, or rules; empty for json_object
+    kind: Literal["json_schema", "json_object", "regex", "ebnf", "structural_tag"]  # what the client wrote
+    text: str  # rules in GBNF whatever the kind, except for a structural tag: its JSON
     after: tuple[int, ...] = ()  # token ids that must have come before it applies: the end of reasoning; () at once
+
+
+class Thinking(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long an answer may think."""
+
+    max_tokens: int  # then its end comes, token by token, whatever the model would rather say
+    end: tuple[int, ...]  # token ids of the mark behind a thought
+    begin: tuple[int, ...] = ()  # what an output begins with that thinks; (): the prompt began the thought
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,6 +51,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     grammar: Grammar | None = None
+    thinking: Thinking | None = None
 
 
 class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -101,6 +110,20 @@ class Control(Message, frozen=True):
     action: Action
     num_steps: int = 0  # of start_profile: turns of the loop after which it stops by itself
     max_nodes: int = 0  # of picture_tree
+
+
+class Learn(Message, frozen=True):
+    """A compiled grammar. Answered by a `Reply` with the same id; until then no request may name it."""
+
+    id: str
+    grammar: Grammar
+    compiled: bytes
+
+
+class Forget(Message, frozen=True):
+    """No further request will name this grammar; those that did keep it."""
+
+    grammar: Grammar
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -240,7 +263,7 @@ class Stats(Message, frozen=True):
 
 
 class Reply(Message, frozen=True):
-    """Answers a `Control`."""
+    """Answers a `Control` or a `Learn`."""
 
     id: str
     ok: bool
@@ -248,6 +271,6 @@ class Reply(Message, frozen=True):
     tree: TreePicture | None = None
 
 
-ToScheduler = Generate | Abort | Control
+ToScheduler = Generate | Abort | Control | Learn | Forget
 ToDetokenizer = Step
 ToMain = Texts | Stage | Ready | Failed | Heartbeat | Stats | Reply

@@ -85,9 +85,12 @@ def _scores_from(piece: Piece) -> int:
     return start if piece.start + start < piece.request.num_prompt - 1 else piece.width
 
 
-def put_together(step: int, parts: Sequence[Part], opened: Sequence[Opened], cache: Cache) -> StepPlan:
-    """The plan of one step; takes the cache's table writes along."""
+def put_together(
+    step: int, parts: Sequence[Part], opened: Sequence[Opened], cache: Cache, constrained: Bool
+) -> StepPlan:
+    """The plan of one step; takes the cache's table writes along. `constrained` tells it of every row of the table."""
     one = parts[0] if len(parts) == 1 else _concatenate(parts)
+    waiting = np.flatnonzero(constrained[one.rows] & one.samples).astype(np.int32)
     states = cache.take_state_writes(one.rows, one.starts + one.widths)
     return StepPlan(
         step=step,
@@ -104,6 +107,7 @@ def put_together(step: int, parts: Sequence[Part], opened: Sequence[Opened], cac
         states=states,
         copies=cache.take_host_copies(),
         prompt_logprobs_from=one.scores_from,
+        constrained=waiting if len(waiting) else None,
     )
 
 

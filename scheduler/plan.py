@@ -58,6 +58,7 @@ class StepPlan:
     prompt_logprobs_from: Int32 | None = None
     # [R], first position of the chunk (relative to its start) whose logits score the prompt's next token; widths[r] for
     # none. None when no row wants any.
+    constrained: Int32 | None = None  # indices of sampling rows that wait for `StepResult.constrain`; None for none
 
     @property
     def num_rows(self) -> int:
@@ -68,6 +69,14 @@ class StepPlan:
     def num_tokens(self) -> int:
         """T."""
         return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Which tokens may come next in some of a plan's constrained rows; the others of them have ended meanwhile."""
+
+    index: Int32  # [M], into the plan's rows
+    bits: Int32  # [M, ceil(V / 32)], bit t % 32 of word t // 32 set where token t may come
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,11 @@ class Sampled:
 
 class StepResult(Protocol):
     """A launched step."""
+
+    def constrain(self, masks: Masks) -> None:
+        """Lets the plan's constrained rows sample. Called once, before `wait`, and only where the plan has such rows:
+        as soon as the results of all steps before this one are known. The other rows do not wait for it."""
+        ...
 
     def wait(self) -> Sampled:
         """Blocks until the step's samples are on the host. May be called once. Raises what the forward raised."""

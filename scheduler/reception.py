@@ -5,8 +5,9 @@ from collections.abc import Callable
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.door import Limits, check
 from corymb.scheduler.finishing import ABORTED, STOPPED, queue_full, queue_timeout
+from corymb.scheduler.following import Following
 from corymb.scheduler.ledger import Ledger
-from corymb.scheduler.messages import Abort, Control, Generate, Reply, ToScheduler
+from corymb.scheduler.messages import Abort, Control, Forget, Generate, Learn, Reply, ToScheduler
 from corymb.scheduler.outbox import Outbox
 from corymb.scheduler.request import request_from
 from corymb.scheduler.tally import Tally
@@ -22,15 +23,17 @@ class Reception:
         ledger: Ledger,
         outbox: Outbox,
         tally: Tally,
+        following: Following,
         *,
         config: SchedulerConfig,
         limits: Limits,
         clock: Callable[[], float],
     ) -> None:
-        """`clock`: the one that arrival times are read from."""
+        """`following` knows the grammars; `clock`: the one that arrival times are read from."""
         self._ledger = ledger
         self._outbox = outbox
         self._tally = tally
+        self._following = following
         self._config = config
         self._limits = limits
         self._clock = clock
@@ -45,12 +48,16 @@ class Reception:
             self._enter(message)
         elif isinstance(message, Abort):
             self._abort(message)
+        elif isinstance(message, Learn):
+            self._following.learn(message)
+        elif isinstance(message, Forget):
+            self._following.forget(message.grammar)
         else:
             self._replies.append(self._obey(message))
 
     def take_replies(self) -> list[Reply]:
         """Replies since the last call."""
-        replies, self._replies = self._replies, []
+        replies, self._replies = [*self._replies, *self._following.take_replies()], []
         return replies
 
     def expire(self) -> None:
@@ -64,13 +71,15 @@ class Reception:
                 self._ledger.end(request, queue_timeout(limit_s), keep=False)
 
     def _enter(self, message: Generate) -> None:
-        refusal = check(message, self._limits, capacity=self._capacity, live=self._ledger.live)
+        known = self._following.knows(message.sampling.grammar)
+        refusal = check(message, self._limits, capacity=self._capacity, live=self._ledger.live, knows_grammar=known)
         if refusal is not None:
             self._outbox.refuse(message, refusal)
             return
         request = request_from(
             message,
             eos_ids=self._limits.eos_ids,
+            constraint=self._following.constraint(message.sampling),
             low_first=self._config.schedule_low_priority_values_first,
             now_s=self._clock(),
             processed=self._tally.num_prefill_tokens,

@@ -7,6 +7,7 @@ import numpy as np
 
 from corymb.cache.key import Key
 from corymb.cache.lease import Lease
+from corymb.scheduler.constraint import Constraint
 from corymb.scheduler.messages import Generate, Logprob, LogprobOptions, Sampling, TextOptions
 from corymb.scheduler.plan import Int32
 
@@ -50,6 +51,7 @@ class Request:
     embeds: bool
     arrived_s: float
     processed_at_arrival: int  # tokens the scheduler had prefilled when it came; hrrn ages requests by this
+    constraint: Constraint | None = None  # what its output must follow, advanced to its last output token
     entered: int = 0  # place in the queue: grows with every entry, so a retracted request goes to the tail
     state: State = State.WAITING
     output_ids: list[int] = field(default_factory=list)
@@ -104,7 +106,13 @@ class Request:
 
 
 def request_from(
-    message: Generate, *, eos_ids: frozenset[int], low_first: bool, now_s: float, processed: int
+    message: Generate,
+    *,
+    eos_ids: frozenset[int],
+    constraint: Constraint | None = None,
+    low_first: bool,
+    now_s: float,
+    processed: int,
 ) -> Request:
     """The request that a checked message asks for."""
     priority = message.priority or 0
@@ -125,4 +133,5 @@ def request_from(
         embeds=message.embed,
         arrived_s=min(message.arrived_s, now_s) if message.arrived_s > 0 else now_s,
         processed_at_arrival=processed,
+        constraint=constraint,
     )

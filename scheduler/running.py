@@ -22,6 +22,7 @@ class Rows:
         self.outputs = np.zeros(num_rows, np.int32)  # output tokens sampled or in flight
         self.max_new = np.zeros(num_rows, np.int32)
         self.last_step = np.full(num_rows, -1, np.int64)
+        self.constrained = np.zeros(num_rows, np.bool_)  # whether a mask decides what the row may sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,24 @@ from collections.abc import Callable
 
 from corymb.cache.cache import Cache
 from corymb.scheduler.config import SchedulerConfig
+from corymb.scheduler.constraint import Matchers
 from corymb.scheduler.decoding import Decoding
 from corymb.scheduler.door import Limits
+from corymb.scheduler.flight import InFlight
+from corymb.scheduler.following import Following
 from corymb.scheduler.intake import Intake
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.lineup import Lineup
 from corymb.scheduler.messages import Output, Reply, Stats, ToScheduler
 from corymb.scheduler.outbox import Outbox
 from corymb.scheduler.parts import Part, Piece, put_together
-from corymb.scheduler.plan import Sampled, StepPlan
+from corymb.scheduler.plan import Masks, Sampled, StepPlan
 from corymb.scheduler.prefill import Prefill
 from corymb.scheduler.pushing import Pushing
 from corymb.scheduler.ratio import NewTokenRatio
 from corymb.scheduler.reception import Reception
 from corymb.scheduler.request import Request
-from corymb.scheduler.settling import InFlight, Settling
+from corymb.scheduler.settling import Settling
 from corymb.scheduler.tally import Tally, stats_of
 from corymb.scheduler.validity import validate
 
@@ -34,9 +37,18 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, cache: Cache, limits: Limits, *, clock: Callable[[], float] = time.monotonic
+        self,
+        config: SchedulerConfig,
+        cache: Cache,
+        limits: Limits,
+        *,
+        matchers: Matchers | None = None,
+        judges_grammars: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` is the one that arrival times are read from. Raises ValueError for options that cannot work."""
+        """`matchers` follow grammars; without them requests that name one are refused. `judges_grammars`: requests with
+        a slow one end; not where several ranks would each judge by its own time. `clock` is the one that arrival times
+        are read from. Raises ValueError for options that cannot work."""
         validate(config, enable_prefix_cache=cache.config.enable_prefix_cache)
         self._config = config
         self._cache = cache
@@ -45,7 +57,10 @@ class Scheduler:
         self._tally = Tally()
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
         self._ledger = Ledger(cache, self._outbox, seats=config.max_running_requests)
-        self._reception = Reception(self._ledger, self._outbox, self._tally, config=config, limits=limits, clock=clock)
+        self._following = Following(self._ledger, matchers, limits, judges=judges_grammars)
+        self._reception = Reception(
+            self._ledger, self._outbox, self._tally, self._following, config=config, limits=limits, clock=clock
+        )
         self._decoding = Decoding(self._ledger, config, self._ratio, self._tally)
         self._prefill = self._make_prefill()
         self._settling = Settling(self._ledger, self._outbox, self._tally)
@@ -66,7 +81,7 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         """Whether no request is open and no result outstanding: nothing happens until a message comes."""
-        return not self._ledger.live and not self._in_flight
+        return not self._ledger.live and not self._in_flight and not self._following.is_learning
 
     @property
     def is_resting(self) -> bool:
@@ -89,8 +104,9 @@ class Scheduler:
         parts, pieces = self._gather()
         if not parts:
             return None
-        plan = put_together(self._step, parts, [piece.opened for piece in pieces if piece.opened], self._cache)
-        self._ledger.rows.last_step[plan.rows] = self._step
+        opened, rows = [piece.opened for piece in pieces if piece.opened], self._ledger.rows
+        plan = put_together(self._step, parts, opened, self._cache, rows.constrained)
+        rows.last_step[plan.rows] = self._step
         self._in_flight.append(InFlight(plan, [each for part in parts for each in part.requests]))
         self._prefilled = [piece.request for piece in pieces]
         self._step += 1
@@ -122,6 +138,12 @@ class Scheduler:
         if pieces:
             parts.append(self._prefill.part(pieces))
         return parts, pieces
+
+    def masks(self, plan: StepPlan) -> Masks:
+        """What the constrained rows of the oldest plan without results may sample: all before it are committed."""
+        flight = self._in_flight[0]
+        assert flight.plan.step == plan.step, f"step {flight.plan.step} comes before step {plan.step}"
+        return self._following.masks(flight)
 
     def commit(self, plan: StepPlan, sampled: Sampled) -> None:
         """Takes the results of the oldest plan that has none yet."""

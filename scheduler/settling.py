@@ -1,23 +1,13 @@
 """What a step's results mean for its requests."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from corymb.scheduler.finishing import finish_after, unusable
+from corymb.scheduler.finishing import astray, finish_after, unusable
+from corymb.scheduler.flight import InFlight
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.messages import Finish
 from corymb.scheduler.outbox import Outbox
 from corymb.scheduler.plan import Sampled, StepPlan
 from corymb.scheduler.request import Request, State
 from corymb.scheduler.tally import Tally
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A plan whose results are not known yet, and the requests that its rows belong to."""
-
-    plan: StepPlan
-    requests: Sequence[Request]
 
 
 class Settling:
@@ -57,9 +47,12 @@ class Settling:
         for token_id in token_ids:
             request.output_ids.append(token_id)
             taken += 1
-            finish = finish_after(request, token_id)
+            follows = request.constraint is None or request.constraint.advance(token_id)
+            finish = finish_after(request, token_id) if follows else astray(token_id)
             if finish is not None:
                 break
+        if request.constraint is not None and request.constraint.is_free and request.lease is not None:
+            self._ledger.rows.constrained[request.lease.row] = False  # later steps need not wait for its mask
         self._tally.num_generated_tokens += taken
         logprobs = sampled.logprobs.get(index) if request.logprobs is not None else None
         if finish is not None:

@@ -2,7 +2,7 @@
 
 Where to read, by what you look for:
 
-    start-up     cli → flags, config (gpu_options, parallel_options) → listener
+    start-up     cli → flags (flag_values), config (gpu_options, parallel_options) → listener
                  → serving: prepare (the model without tensors; devices) → children → main_process
     processes    main: supervisor, engine, stream, served_model
                  the detokenizer's: detokenizer_process → detokenizer, stops
@@ -11,11 +11,14 @@ Where to read, by what you look for:
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
                  → completions, chat_completions, responses (response_store), anthropic, ollama, native,
-                 text_routes, embeddings, score, rerank, decisions (questions; these three: labels)
+                 text_routes, parse_routes, embeddings, score, rerank, decisions (questions; these three: labels)
                  → requests → fan → engine
     its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;
                  anthropic_fields, anthropic_content; ollama_fields
                  → prompts, conversation (chat, messages, sandbox), tokenizer (spelling) → chatting, asks
+    grammars     grammar_fields → grammars: schemas (schema_words, schema_joins, schema_objects, schema_arrays), ranges,
+                 strings, patterns, structural_tags → rules
+                 → grammar_store → compiler · a process of its own: compiler_process (compiling, vocabulary)
     what it asks answer_plan: tools, reasoning → tool_grammars, grammars; output_parser
     its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: responses_answer,
                  anthropic_answer, ollama_answer (json_arguments)
@@ -23,6 +26,7 @@ Where to read, by what you look for:
     its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes, recognition; marks,
                  json_reading, python_reading, values) → spoken → events
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
+    for people   page, its files in web/; for programs: openapi, from operations (answer_schemas)
 
 The main and the detokenizer process never import torch.
 """

@@ -146,7 +146,7 @@ def _read_max_nodes(query: bytes) -> int:
 
 
 def _read_timeout(query: bytes) -> float:
-    given = urllib.parse.parse_qs(query.decode("latin-1")).get("timeout")
+    given = urllib.parse.parse_qs(query.decode("latin-1"), keep_blank_values=True).get("timeout")
     if given is None:
         return _FLUSH_WAIT_S
     try:

@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from corymb.scheduler.messages import Grammar, TextOptions
-from corymb.serve.errors import ApiError
+from corymb.scheduler.messages import Grammar, Sampling, TextOptions, Thinking
 from corymb.serve.output_parser import OutputParsers, Reading, is_opened
 from corymb.serve.reasoning import template_variables
 from corymb.serve.tool_grammars import after_reasoning, answer_grammar, call_syntax
@@ -19,7 +18,12 @@ class AnswerPlan:
 
     reading: Reading
     grammar: Grammar | None
+    limit: Thinking | None  # of the reasoning
     shown_specials: tuple[int, ...]
+
+    def sampling(self, asked: Sampling) -> Sampling:
+        """What the scheduler must know."""
+        return msgspec.structs.replace(asked, grammar=self.grammar, thinking=self.limit)
 
     def text(self, options: TextOptions) -> TextOptions:
         """What the detokenizer must know: marks are shown, and stop strings do not count in reasoning."""
@@ -34,11 +38,12 @@ class AnswerPlan:
         )
 
 
-def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str) -> AnswerPlan:
-    """From checked values and the rendered prompt. Raises ApiError."""
+def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str, answer: Grammar | None) -> AnswerPlan:
+    """From checked values and the rendered prompt. `answer`: what an answer without calls must follow. Raises
+    ApiError."""
     use = tool_use(values)
     thinking = parsers.thinking(prompt, template_variables(values))
-    syntax = call_syntax(parsers.syntax, use) if use is not None else None
+    syntax = call_syntax(parsers.syntax, use, answer) if use is not None else None
     reading = Reading(
         thinking=thinking,
         opened=thinking is not None and is_opened(prompt, thinking),
@@ -48,10 +53,14 @@ def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str) -> 
         functions=use.parameters if use is not None else {},
     )
     harmony = thinking is not None and thinking.harmony
-    grammar = answer_grammar(syntax, use, values.get("response_format"), harmony=harmony)
+    grammar = answer_grammar(syntax, use, answer, harmony=harmony)
     if grammar is not None and thinking is not None:
         grammar = after_reasoning(grammar, thinking, parsers.reasoning_end_ids, opened=reading.opened)
-    if grammar is not None:
-        param = "tool_choice" if use is not None and use.required else "tools"
-        raise ApiError("unsupported_parameter", f"`{param}`: constrained output is not available.", param=param)
-    return AnswerPlan(reading, grammar, parsers.shown_specials(reading))
+    return AnswerPlan(reading, grammar, _limit(parsers, values, reading), parsers.shown_specials(reading))
+
+
+def _limit(parsers: OutputParsers, values: dict[str, Any], reading: Reading) -> Thinking | None:
+    max_tokens = values.get("max_thinking_tokens")
+    if max_tokens is None:
+        return None
+    return parsers.limit(max_tokens, opened=reading.opened) if reading.thinking is not None else None

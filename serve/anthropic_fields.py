@@ -12,7 +12,7 @@ from corymb.serve.sampling_fields import MAX_NEW_TOKENS, MAX_STOP_CHARS, MAX_STO
 from corymb.serve.settings import HttpSettings
 
 # How clients call what is read as a field of chat completions.
-NAMES = {"parallel_tool_calls": "tool_choice", "chat_template_kwargs": "thinking",
+NAMES = {"parallel_tool_calls": "tool_choice", "chat_template_kwargs": "thinking", "max_thinking_tokens": "thinking",
          "response_format": "output_config", "reasoning_effort": "output_config"}  # fmt: skip
 # Members of object fields that are looked at; others are named as ignored.
 MEMBERS = {
@@ -75,8 +75,11 @@ def prompt_fields() -> list[Field]:
     ]
 
 
-def chat_body(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a chat completion with the same meaning. Raises ApiError for what has none."""
+def chat_body(values: Mapping[str, Any], *, limits_thinking: bool = False) -> dict[str, Any]:
+    """The body of a chat completion with the same meaning. Raises ApiError for what has none.
+
+    `limits_thinking`: whether this server can heed a budget. Clients send one to every server.
+    """
     if "messages" not in values:
         raise ApiError("invalid_value", "`messages` is required.", param="messages")
     body: dict[str, Any] = {"messages": chat_messages(values["messages"], values.get("system"))}
@@ -86,6 +89,8 @@ def chat_body(values: Mapping[str, Any]) -> dict[str, Any]:
         body |= _tool_choice(values["tool_choice"])
     if "thinking" in values:
         body["chat_template_kwargs"] = _thinking(values["thinking"])
+        if limits_thinking and values["thinking"].get("budget_tokens") is not None:
+            body["max_thinking_tokens"] = values["thinking"]["budget_tokens"]
     return body | _output(values)
 
 

@@ -6,6 +6,7 @@ from starlette.routing import Route as RouterRoute
 from corymb.serve.auth import AuthMiddleware, Keys
 from corymb.serve.chat import ChatTemplate
 from corymb.serve.engine import Engine
+from corymb.serve.grammar_store import GrammarStore
 from corymb.serve.metrics import Metrics
 from corymb.serve.output_parser import OutputParsers
 from corymb.serve.parts import Parts
@@ -24,7 +25,8 @@ def create_app(
 ) -> FastAPI:
     """Builds the application. `engine.info` must be complete except for the sizes of pools."""
     parsers = OutputParsers(settings.reasoning_parser, settings.tool_call_parser, tokenizer)
-    parts = Parts(engine, tokenizer, chat_template, settings, metrics, parsers)
+    grammars = GrammarStore(engine, metrics, settings.compiler)
+    parts = Parts(engine, tokenizer, chat_template, settings, metrics, parsers, grammars)
     routes = route_table(parts)
     app = FastAPI(title="Corymb", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     # Endpoints are plain ASGI: a chunk of a stream passes through no layer that inspects it.

@@ -7,14 +7,14 @@ from corymb.serve.chat_answer import ChatAnswer
 from corymb.serve.chatting import Chatting
 from corymb.serve.conversation import conversation_fields
 from corymb.serve.engine import ServedModel
-from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
+from corymb.serve.grammar_fields import response_format_field
 from corymb.serve.parts import Parts
 from corymb.serve.reasoning import reasoning_fields
-from corymb.serve.requests import generate, now_s, read_fields, read_model, request_fields, table
+from corymb.serve.requests import generate, name_ignored_members, now_s, read_fields, read_model, request_fields, table
 from corymb.serve.sampling_fields import MAX_NEW_TOKENS, MAX_TOP_LOGPROBS, sampling_fields, structure_fields
 from corymb.serve.settings import HttpSettings
-from corymb.serve.stream_usage import StreamUsage, read_stream_options
+from corymb.serve.stream_usage import STREAM_OPTIONS, StreamUsage, read_stream_options
 from corymb.serve.tools import tool_fields
 
 
@@ -30,7 +30,7 @@ def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
         boolean("stream"),
         Field("stream_options", "object: include_usage, continuous_usage_stats", read_stream_options),
         boolean("include_stop_str_in_output"),
-        Field("response_format", 'object: {"type": "text"}', read_response_format),
+        response_format_field(),
     ]
     others = [
         refused("prompt", "use /v1/completions"),
@@ -54,19 +54,7 @@ def chat_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
         refused("moderation", "this server does not moderate"),
     ]
     shared = (sampling_fields(info.vocab_size), request_fields(settings), structure_fields())
-    return table(own, others, conversation_fields(), tool_fields(), reasoning_fields(), *shared)
-
-
-def read_response_format(param: str, value: object) -> None:
-    """Only plain text can be promised."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    if not isinstance(kind, str):
-        raise invalid(param, f'must be an object with a `type`, as {{"type": "text"}}, not {shown(value)}.')
-    if kind in ("json_object", "json_schema", "structural_tag"):
-        message = f"`{param}` of type {kind} is not supported: constrained output is not available."
-        raise ApiError("unsupported_parameter", message, param=param)
-    if kind != "text":
-        raise invalid(param, f"has the unknown type {shown(kind)}.")
+    return table(own, others, conversation_fields(), tool_fields(), reasoning_fields(settings), *shared)
 
 
 class ChatCompletions:
@@ -81,6 +69,7 @@ class ChatCompletions:
         """Handles one request."""
         body = await read_json(call, self._parts.settings)
         values = read_fields(self._fields, body, call)
+        name_ignored_members(call, body, {"stream_options": STREAM_OPTIONS})
         model = read_model(self._parts.engine.info, values)
         limit = "max_completion_tokens" if "max_completion_tokens" in values else "max_tokens"
         if limit in values:

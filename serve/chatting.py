@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import msgspec
-
 from corymb.serve.answer_plan import plan_answer
 from corymb.serve.asks import Ask, Room, check_choices
 from corymb.serve.conversation import Conversation, Rendered
@@ -46,12 +44,13 @@ class Chatting:
         min_new = values.get("min_tokens", 0)
         check_min("min_tokens", min_new, max_new)
         settings, vocab_size = self._parts.settings, self._parts.engine.info.vocab_size
-        plan = plan_answer(self._parts.parsers if raw is None else self._no_parsers, values, prompt.text)
-        limits = sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size)
+        asked = sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size)
+        parsers = self._parts.parsers if raw is None else self._no_parsers
+        plan = plan_answer(parsers, values, prompt.text, asked.grammar)
         ask = Ask(
             rid=values.get("rid") or new_rid(kind),
             token_ids=prompt.token_ids,
-            sampling=msgspec.structs.replace(limits, grammar=plan.grammar),
+            sampling=plan.sampling(asked),
             text=plan.text(text_options(values, min_new=min_new)),
             logprobs=logprobs,
             n=values.get("n", 1),

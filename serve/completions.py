@@ -12,9 +12,20 @@ from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
 from corymb.serve.generation import Generation
+from corymb.serve.grammar_fields import response_format_field
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import Prompt, PromptEncoder, encode_prompts, read_prompts
-from corymb.serve.requests import generate, new_rid, now_s, read_fields, read_model, request_fields, routing, table
+from corymb.serve.requests import (
+    generate,
+    name_ignored_members,
+    new_rid,
+    now_s,
+    read_fields,
+    read_model,
+    request_fields,
+    routing,
+    table,
+)
 from corymb.serve.sampling_fields import (
     MAX_NEW_TOKENS,
     MAX_TOP_LOGPROBS,
@@ -26,7 +37,7 @@ from corymb.serve.sampling_fields import (
     text_options,
 )
 from corymb.serve.settings import HttpSettings
-from corymb.serve.stream_usage import StreamUsage, read_stream_options
+from corymb.serve.stream_usage import STREAM_OPTIONS, StreamUsage, read_stream_options
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -56,7 +67,7 @@ def completion_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Fi
         refused("top_logprobs", "use `logprobs`", 0),
         refused("prompt_logprobs", "use `echo` with `logprobs`", False),
         refused("prompt_embeds", "prompts are text or token ids"),
-        refused("response_format", "constrained output is not available", {"type": "text"}),
+        response_format_field(),
         ignored("user", "not used"),
     ]
     return table(own, sampling_fields(info.vocab_size), request_fields(settings), structure_fields())
@@ -76,6 +87,7 @@ class Completions:
         """Handles one request."""
         body = await read_json(call, self._parts.settings)
         values = read_fields(self._fields, body, call)
+        name_ignored_members(call, body, {"stream_options": STREAM_OPTIONS})
         model = read_model(self._parts.engine.info, values)
         prompts = await self._read_prompts(values)
         generation = Generation(self._asks(values, prompts))

@@ -24,6 +24,7 @@ CACHE_VARIABLE = "CORYMB_CACHE"
 
 Section = TypeVar("Section", bound=msgspec.Struct)
 LogLevel = Literal["debug", "info", "warning", "error"]
+GrammarBackend = Literal["auto", "xgrammar", "none"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 
@@ -63,6 +64,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_request_bytes: int = 16 << 20
     incremental_streaming_output: bool = False
     allow_auto_truncate: bool = False
+    disable_web: bool = False
     enable_response_store: bool = False
 
 
@@ -96,6 +98,7 @@ class RuntimeOptions(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout_s: float = 10.0
     drain_timeout_s: float = 30.0
     startup_timeout_s: float = 1800.0
+    grammar_backend: GrammarBackend = "auto"
     failpoints: tuple[Failpoint, ...] = ()
 
 

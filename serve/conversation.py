@@ -15,7 +15,7 @@ from corymb.serve.tools import tool_use, tools_field
 
 _INLINE_CHARS = 16_384  # longer conversations are rendered in a thread
 _TOOL_CHARS = 500  # a function counts as so many
-_RESERVED = frozenset(
+RESERVED_VARIABLES = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "tokenize", "chat_template", "conversation"}
 )
 _MAX_KWARGS = 32
@@ -42,7 +42,7 @@ def read_kwargs(param: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict) or len(value) > _MAX_KWARGS:
         raise invalid(param, f"must be an object of at most {_MAX_KWARGS} variables, not {shown(value)}.")
     for name, item in value.items():
-        if name in _RESERVED or not name.isidentifier() or name.startswith("_") or len(name) > 64:
+        if name in RESERVED_VARIABLES or not name.isidentifier() or name.startswith("_") or len(name) > 64:
             raise invalid(param, f"may not set {shown(name)}.")
         if not isinstance(item, str | int | float | bool | None) or len(str(item)) > _MAX_KWARG_CHARS:
             raise invalid(param, f"must hold short text, numbers and booleans, not {shown(item)}.")

@@ -13,8 +13,11 @@ from corymb.scheduler.messages import (
     Abort,
     Action,
     Control,
+    Forget,
     Generate,
+    Grammar,
     Heartbeat,
+    Learn,
     Message,
     Reply,
     Stats,
@@ -109,19 +112,32 @@ class Engine:
 
     async def order(self, action: Action, timeout_s: float, *, num_steps: int = 0, max_nodes: int = 0) -> Reply:
         """Has the scheduler do something; returns its answer. Raises EngineUnavailable, TimeoutError."""
+        order = Control(id=str(next(self._serial)), action=action, num_steps=num_steps, max_nodes=max_nodes)
+        async with asyncio.timeout(timeout_s):
+            reply = await self._ask(order)
+        if action in ("pause", "retract", "continue"):
+            self.is_paused = action != "continue"
+        return reply
+
+    async def learn(self, grammar: Grammar, compiled: bytes) -> Reply:
+        """Has the scheduler take in a compiled grammar; returns its answer. Raises EngineUnavailable, EngineDied."""
+        return await self._ask(Learn(str(next(self._serial)), grammar, compiled))
+
+    def forget_grammar(self, grammar: Grammar) -> None:
+        """No further request will name it."""
+        if self.state != "failed":
+            self._scheduler.send(Forget(grammar))
+
+    async def _ask(self, order: Control | Learn) -> Reply:
         if self.state not in ("ready", "draining"):
             raise EngineUnavailable(_REFUSALS.get(self.state, self.failure))
-        order = Control(id=str(next(self._serial)), action=action, num_steps=num_steps, max_nodes=max_nodes)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._replies[order.id] = future
         try:
             self._scheduler.send(order)
-            reply = await asyncio.wait_for(future, timeout_s)
+            return await future
         finally:
             del self._replies[order.id]
-        if action in ("pause", "retract", "continue"):
-            self.is_paused = action != "continue"
-        return reply
 
     # What the other processes say.
 

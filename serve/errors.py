@@ -30,6 +30,8 @@ KINDS: Mapping[str, Kind] = {
         Kind(400, "invalid_request_error", "context_length_exceeded", "Prompt and `max_tokens` exceed the context."),
         Kind(400, "invalid_request_error", "kv_pool_too_small", "The prompt does not fit the server's KV pool."),
         Kind(400, "invalid_request_error", "template_error", "The model's chat template refused the messages."),
+        Kind(400, "invalid_request_error", "grammar_too_complex", "A schema or grammar takes too much to follow."),
+        Kind(400, "invalid_request_error", "unsupported_schema", "A schema has a keyword that cannot be enforced."),
         Kind(400, "invalid_request_error", "duplicate_rid", "A request with this `rid` is still open."),
         Kind(401, "authentication_error", "invalid_api_key", "No key, or a wrong one."),
         Kind(403, "permission_error", "admin_key_required", "The route is for the operator's key only."),

@@ -1,9 +1,9 @@
 """Readers of single JSON values: each gives the value within its bounds or says what would be right."""
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,7 +14,7 @@ Reader = Callable[[str, object], object]  # (name for the error, JSON value) -> 
 Treatment = Literal["honoured", "refused", "ignored"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Field:
     """One field of a request body. `read` is None where any value passes, as for fields that are ignored."""
 
@@ -22,6 +22,8 @@ class Field:
     accepts: str  # for the table in the documentation
     read: Reader | None
     treatment: Treatment = "honoured"
+    # The same for programs, as a JSON Schema: empty takes anything. Null, which means "not set", always passes too.
+    schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def translated(name: str, accepts: str) -> Field:
@@ -39,7 +41,7 @@ def integer(name: str, low: int, high: int) -> Field:
             raise invalid(param, f"must be an integer from {low} to {high}, not {shown(value)}.")
         return value
 
-    return Field(name, f"integer, {low} to {high}", read)
+    return Field(name, f"integer, {low} to {high}", read, schema={"type": "integer", "minimum": low, "maximum": high})
 
 
 def number(name: str, low: float, high: float, *, above: bool = False) -> Field:
@@ -53,7 +55,8 @@ def number(name: str, low: float, high: float, *, above: bool = False) -> Field:
             raise invalid(param, f"must be a number {bounds}, not {shown(value)}.")
         return float(value)  # type: ignore[arg-type]
 
-    return Field(name, f"number, {bounds}", read)
+    lowest = "exclusiveMinimum" if above else "minimum"
+    return Field(name, f"number, {bounds}", read, schema={"type": "number", lowest: low, "maximum": high})
 
 
 def boolean(name: str) -> Field:
@@ -64,7 +67,7 @@ def boolean(name: str) -> Field:
             raise invalid(param, f"must be true or false, not {shown(value)}.")
         return value
 
-    return Field(name, "boolean", read)
+    return Field(name, "boolean", read, schema={"type": "boolean"})
 
 
 def string(name: str, max_chars: int, *, min_chars: int = 0) -> Field:
@@ -73,7 +76,8 @@ def string(name: str, max_chars: int, *, min_chars: int = 0) -> Field:
     def read(param: str, value: object) -> str:
         return read_string(param, value, max_chars, min_chars=min_chars)
 
-    return Field(name, f"string of at most {max_chars} characters", read)
+    schema = {"type": "string", "minLength": min_chars, "maxLength": max_chars}
+    return Field(name, f"string of at most {max_chars} characters", read, schema=schema)
 
 
 def read_string(param: str, value: object, max_chars: int, *, min_chars: int = 0) -> str:
@@ -98,7 +102,8 @@ def strings(name: str, max_items: int, max_chars: int, *, max_total: int) -> Fie
         return texts
 
     about = f"string or list of at most {max_items}, 1 to {max_chars} characters each, {max_total} in all"
-    return Field(name, about, read)
+    one = {"type": "string", "minLength": 1, "maxLength": max_chars}
+    return Field(name, about, read, schema={"anyOf": [one, {"type": "array", "items": one, "maxItems": max_items}]})
 
 
 def token_ids(name: str, vocab_size: int, max_items: int) -> Field:
@@ -109,7 +114,13 @@ def token_ids(name: str, vocab_size: int, max_items: int) -> Field:
             raise invalid(param, f"must be a list of at most {max_items} token ids, not {shown(value)}.")
         return tuple(read_token_ids(param, value, vocab_size))
 
-    return Field(name, f"list of at most {max_items} token ids", read)
+    schema = {"type": "array", "items": token_id_schema(vocab_size), "maxItems": max_items}
+    return Field(name, f"list of at most {max_items} token ids", read, schema=schema)
+
+
+def token_id_schema(vocab_size: int) -> Mapping[str, Any]:
+    """One token id of this model, as a JSON Schema."""
+    return {"type": "integer", "minimum": 0, "maximum": vocab_size - 1}
 
 
 def read_token_ids(param: str, value: list[object], vocab_size: int) -> list[int]:
@@ -118,9 +129,15 @@ def read_token_ids(param: str, value: list[object], vocab_size: int) -> list[int
         # Compiled, for lists as long as a body can hold. Strict: no booleans, no floats.
         token_ids: list[int] = msgspec.convert(value, _ids_below(vocab_size))
     except msgspec.ValidationError:
-        wrong = next(item for item in value if type(item) is not int or not 0 <= item < vocab_size)
-        raise invalid(param, f"must hold token ids from 0 to {vocab_size - 1}, not {shown(wrong)}.") from None
+        token_ids = [_read_token_id(param, item, vocab_size) for item in value]
     return token_ids
+
+
+def _read_token_id(param: str, value: object, vocab_size: int) -> int:
+    token_id = int(value) if isinstance(value, float) and value.is_integer() else value
+    if not isinstance(token_id, int) or isinstance(value, bool) or not 0 <= token_id < vocab_size:
+        raise invalid(param, f"must hold token ids from 0 to {vocab_size - 1}, not {shown(value)}.")
+    return token_id
 
 
 @functools.cache
@@ -138,14 +155,32 @@ def logit_bias(name: str, vocab_size: int, max_items: int) -> Field:
             raise invalid(param, f"must be an object of at most {max_items} token ids, not {shown(value)}.")
         return {_bias_id(param, key, vocab_size): float(bias(param, item)) for key, item in value.items()}  # type: ignore[arg-type]
 
-    return Field(name, f"object of at most {max_items} token ids to numbers from -100 to 100", read)
+    schema = {
+        "type": "object",
+        "propertyNames": {"pattern": f"^(?:{numerals_below(vocab_size)})$"},
+        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+        "maxProperties": max_items,
+    }
+    return Field(name, f"object of at most {max_items} token ids to numbers from -100 to 100", read, schema=schema)
 
 
 def _bias_id(param: str, key: str, vocab_size: int) -> int:
     token_id = int(key) if key.isascii() and key.isdigit() and len(key) < 10 else -1
-    if not 0 <= token_id < vocab_size:
+    if not 0 <= token_id < vocab_size or str(token_id) != key:
         raise invalid(param, f"must have token ids from 0 to {vocab_size - 1} as keys, not {shown(key)}.")
     return token_id
+
+
+def numerals_below(limit: int) -> str:
+    """A regular expression for the decimal numerals of 0 to `limit` - 1, without leading zeros."""
+    last = str(limit - 1)
+    shorter = ["[0-9]", *(f"[1-9][0-9]{{{more}}}" for more in range(1, len(last) - 1))] if len(last) > 1 else []
+    below = []
+    for at, digit in enumerate(last):
+        low, high = int(at == 0 and len(last) > 1), int(digit) - 1
+        if low <= high:
+            below.append(f"{last[:at]}[{low}-{high}][0-9]{{{len(last) - at - 1}}}")
+    return "|".join([*shorter, *below, last])
 
 
 def refused(name: str, why: str, *neutral: object) -> Field:
@@ -158,7 +193,7 @@ def refused(name: str, why: str, *neutral: object) -> Field:
     accepts = f"refused ({why})"
     if neutral:
         accepts += "; passes: " + ", ".join(_spelled(item) for item in neutral)
-    return Field(name, accepts, read, "refused")
+    return Field(name, accepts, read, "refused", {"enum": list(neutral)} if neutral else {"type": "null"})
 
 
 def ignored(name: str, why: str) -> Field:
@@ -168,7 +203,7 @@ def ignored(name: str, why: str) -> Field:
 
 def inert(field: Field, why: str) -> Field:
     """A field that this server's configuration leaves without effect: still checked, but named as ignored."""
-    return Field(field.name, f"{field.accepts}; {why}", field.read, "ignored")
+    return Field(field.name, f"{field.accepts}; {why}", field.read, "ignored", field.schema)
 
 
 def _spelled(value: object) -> str:

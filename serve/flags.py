@@ -3,19 +3,29 @@
 import argparse
 import difflib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NoReturn, TypeVar, get_args
+from typing import Any, NoReturn, get_args
 
 from corymb.cache.config import Eviction, WritePolicy
 from corymb.scheduler.config import Order
+from corymb.serve.config import GrammarBackend
+from corymb.serve.flag_values import (
+    above_zero,
+    chunk,
+    fraction,
+    minus_one,
+    names,
+    natural,
+    not_negative,
+    port,
+    positive,
+    share,
+    text,
+)
 from corymb.serve.gpu_options import MAX_GRAPH_TOKENS, Backend, DecodeGraphs, KvCacheType, PrefillGraphs
 from corymb.serve.reasoning_syntaxes import REASONING
 from corymb.serve.tool_syntaxes import TOOL_SYNTAXES
-
-_MAX_INT = 1 << 31
-
-N = TypeVar("N", int, float)
 
 _DESCRIPTION = """\
 Serves a language model over an OpenAI-compatible HTTP API.
@@ -174,6 +184,7 @@ def _add_http(group: Any) -> None:
         help="from generation_config.json, or OpenAI's (default: model)",
     )
     add("--max-request-bytes", metavar="N", type=positive, help="largest request body (default: 16 MiB)")
+    add("--disable-web", action="store_true", help="no web page at /")
 
 
 def _add_scheduler(group: Any) -> None:
@@ -276,6 +287,11 @@ def _add_memory(group: Any) -> None:
 def _add_runtime(group: Any) -> None:
     add, seconds = group.add_argument, above_zero
     add("--device", choices=("auto", "cpu", "cuda"), help="default: auto")
+    add(
+        "--grammar-backend",
+        choices=get_args(GrammarBackend),
+        help="what makes answers follow schemas and grammars (default: xgrammar where it is installed)",
+    )
     add("--disable-overlap-schedule", action="store_true", help="read each step's result before planning the next")
     add(
         "--watchdog-timeout",
@@ -351,44 +367,6 @@ def installed_version() -> str:
         return version("corymb")
     except PackageNotFoundError:
         return "(not installed)"
-
-
-def _number(kind: type[N], says: str, accepts: Callable[[N], bool]) -> Callable[[str], N]:
-    def read(argument: str) -> N:
-        try:
-            value = kind(argument)
-        except ValueError:
-            value = None
-        if isinstance(value, int) and value >= _MAX_INT:
-            raise argparse.ArgumentTypeError(f"{argument!r} is too large: the limit is {_MAX_INT - 1}.")
-        if value is None or not accepts(value):
-            raise argparse.ArgumentTypeError(f"{argument!r} is not {says}.")
-        return value
-
-    return read
-
-
-def text(argument: str) -> str:
-    """A string that is not empty."""
-    if not argument.strip() or "\0" in argument:
-        raise argparse.ArgumentTypeError("the value is empty.")
-    return argument
-
-
-def names(argument: str) -> list[str]:
-    """Names with commas between; may be given more than once."""
-    return [text(name.strip()) for name in argument.split(",")]
-
-
-positive = _number(int, "a whole number of at least 1", lambda n: 1 <= n < _MAX_INT)
-natural = _number(int, "a whole number of at least 0", lambda n: 0 <= n < _MAX_INT)
-minus_one = _number(int, "a whole number of at least -1", lambda n: -1 <= n < _MAX_INT)
-chunk = _number(int, "a positive whole number, or -1 for whole prompts", lambda n: n == -1 or 1 <= n < _MAX_INT)
-port = _number(int, "a port from 0 to 65535", lambda n: 0 <= n <= 65535)
-fraction = _number(float, "a number above 0 and below 1", lambda x: 0 < x < 1)
-share = _number(float, "a number above 0 and at most 1", lambda x: 0 < x <= 1)
-above_zero = _number(float, "a number above 0", lambda x: 0 < x < float("inf"))
-not_negative = _number(float, "a number of at least 0", lambda x: 0 <= x < float("inf"))
 
 
 def show_error(program: str, message: str) -> int:

@@ -1,25 +1,24 @@
 """What clients ask an answer to follow, in any dialect's words, as one `Grammar`."""
 
+import functools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from corymb.scheduler.messages import Grammar
-from corymb.serve.errors import invalid, shown
+from corymb.serve.errors import ApiError, invalid, shown
+from corymb.serve.fields import is_finite
+from corymb.serve.patterns import BadPattern
+from corymb.serve.rules import TooComplex, any_of, literal
+from corymb.serve.schema_words import Unsupported
+from corymb.serve.schemas import any_json_rules, schema_rules
+from corymb.serve.strings import whole_answer
+from corymb.serve.structural_tags import tag_text
+
+MAX_TEXT_CHARS = 64 << 10  # of a pattern or of rules
 
 Json = Mapping[str, Any]
-ANY_JSON = Grammar("json_object", "")
-
-
-@dataclass(frozen=True, slots=True)
-class CallSyntax:
-    """How a model's family writes a tool call: `begin` with {name} in it, the arguments, `end`."""
-
-    trigger: str  # the text that can only open a call; every `begin` starts with it
-    begin: str
-    end: str
-    style: Literal["json", "qwen_xml", "glm_xml", "deepseek_xml"] = "json"  # of the arguments
+T = TypeVar("T")
 
 
 def from_response_format(param: str, value: object) -> Grammar | None:
@@ -30,7 +29,7 @@ def from_response_format(param: str, value: object) -> Grammar | None:
     if kind == "text":
         return None
     if kind == "json_object":
-        return ANY_JSON
+        return any_json()
     if kind == "json_schema":
         return from_schema(f"{param}.json_schema.schema", _named_schema(param, value))
     if kind == "structural_tag":
@@ -38,36 +37,28 @@ def from_response_format(param: str, value: object) -> Grammar | None:
     raise invalid(param, f"has the unknown type {shown(kind)}.")
 
 
+@functools.cache
+def any_json() -> Grammar:
+    """Any JSON object."""
+    return Grammar("json_object", any_json_rules())
+
+
 def from_schema(param: str, schema: object) -> Grammar:
     """A JSON schema, as an object or as the JSON of one. Raises ApiError."""
-    return Grammar("json_schema", _compact(_parsed(param, schema)))
+    parsed = _parsed(param, schema)
+    return Grammar("json_schema", _checked(param, lambda: schema_rules(parsed)))
 
 
 def from_structural_tag(param: str, tag: object) -> Grammar:
     """A structural tag, as an object or as the JSON of one. Raises ApiError."""
     parsed = _parsed(param, tag)
-    if not isinstance(parsed, dict) or not isinstance(parsed.get("format"), dict):
-        raise invalid(param, 'must be an object {"type": "structural_tag", "format": {…}}.')
-    return Grammar("structural_tag", _compact({"type": "structural_tag", "format": parsed["format"]}))
-
-
-def from_tools(functions: Mapping[str, Json | bool], syntax: CallSyntax, *, required: bool, parallel: bool) -> Grammar:
-    """Calls of `functions` (name to schema of the arguments), in the model's own syntax. `required`: nothing else may
-    be said; otherwise text may stand before and between calls. Not `parallel`: one call ends the answer."""
-    tags = [_call_tag(name, schema, syntax) for name, schema in functions.items()]
-    calls = {
-        "type": "triggered_tags",
-        "triggers": [syntax.trigger],
-        "tags": tags,
-        "at_least_one": required,
-        "stop_after_first": not parallel,
-    }
-    return Grammar("structural_tag", _compact({"type": "structural_tag", "format": calls}))
+    return Grammar("structural_tag", _checked(param, lambda: tag_text(parsed)))
 
 
 def from_regex(param: str, pattern: object) -> Grammar:
     """A regular expression for the whole answer. Raises ApiError."""
-    return Grammar("regex", _text(param, pattern))
+    text = _text(param, pattern)
+    return Grammar("regex", _checked(param, lambda: whole_answer(text)))
 
 
 def from_ebnf(param: str, rules: object) -> Grammar:
@@ -75,11 +66,21 @@ def from_ebnf(param: str, rules: object) -> Grammar:
     return Grammar("ebnf", _text(param, rules))
 
 
-def from_choices(param: str, choices: Sequence[str]) -> Grammar:
+def from_choices(choices: Sequence[str]) -> Grammar:
     """One of several strings, exactly."""
-    if not choices:
-        raise invalid(param, "must have at least one entry.")
-    return Grammar("ebnf", "root ::= " + " | ".join(json.dumps(choice) for choice in choices))
+    return Grammar("ebnf", f"root ::= {any_of([literal(choice) for choice in choices])}\n")
+
+
+def _checked(param: str, make: Callable[[], T]) -> T:
+    """What `make` makes; the reasons why it cannot become answers for the client."""
+    try:
+        return make()
+    except Unsupported as error:
+        raise ApiError("unsupported_schema", f"`{param}`: {error}.", param=param) from error
+    except BadPattern as error:
+        raise invalid(param, f"cannot be followed, {error}.") from error
+    except TooComplex as error:
+        raise ApiError("grammar_too_complex", f"`{param}` is too complex: {error}.", param=param) from error
 
 
 def _named_schema(param: str, value: Json) -> object:
@@ -89,25 +90,21 @@ def _named_schema(param: str, value: Json) -> object:
     return named["schema"]
 
 
-def _call_tag(name: str, schema: Json | bool, syntax: CallSyntax) -> dict[str, Any]:
-    content = {"type": "json_schema", "json_schema": schema, "style": syntax.style}
-    return {"type": "tag", "begin": syntax.begin.replace("{name}", name), "content": content, "end": syntax.end}
-
-
 def _text(param: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         raise invalid(param, f"must be a string that is not empty, not {shown(value)}.")
+    if len(value) > MAX_TEXT_CHARS:
+        message = f"`{param}` is too complex: it has {len(value):,} characters and {MAX_TEXT_CHARS:,} are allowed."
+        raise ApiError("grammar_too_complex", message, param=param)
     return value
 
 
 def _parsed(param: str, value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        raise invalid(param, "is not valid JSON.") from None
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(value, str):
+        try:
+            value = json.loads(_text(param, value))
+        except (ValueError, RecursionError):
+            raise invalid(param, "is not valid JSON.") from None
+    if not is_finite(value):
+        raise invalid(param, "must not hold NaN, Infinity or a number beyond the range of a double.")
+    return value

@@ -62,8 +62,6 @@ class Machine:
             self._listener.content("".join(self._raw) + rest)
         elif isinstance(self._state, Text):
             self._give(self._state, rest)
-            if self._state.sink is Sink.ARGUMENTS:
-                self._close()
         elif isinstance(self._state, Expect):
             self._close()
             self._listener.content(rest)
@@ -129,8 +127,6 @@ class Machine:
             self._listener.content(piece)
         elif state.sink is Sink.REASONING:
             self._listener.reasoning(piece)
-        elif state.sink is Sink.ARGUMENTS:
-            self._arguments(piece)
         elif state.sink is Sink.VALUE:
             assert self._call is not None
             self._call.value(piece, trims=state.trims)

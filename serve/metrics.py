@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from corymb.scheduler.messages import Stats
 
+GRAMMAR_FAILURES = ("invalid", "too_complex")
 FINISH_REASONS = ("stop", "length", "abort", "error")
 
 _REQUEST_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280, 2400)
@@ -59,6 +60,8 @@ class Metrics:
     def __init__(self, model_name: str) -> None:
         self._labels = {"model_name": model_name}
         self._counts = dict.fromkeys(_COUNTERS, 0)
+        self._failed_grammars = dict.fromkeys(GRAMMAR_FAILURES, 0)
+        self._grammars = 0, 0
         self._finished = dict.fromkeys(FINISH_REASONS, 0)
         self._distributions = {name: Distribution(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
         self._inter_token = self._distributions["inter_token_latency_seconds"]
@@ -95,6 +98,21 @@ class Metrics:
         self._finished[reason] += 1
         self._distributions["e2e_request_latency_seconds"].observe(after_s)
 
+    # Grammars.
+
+    def grammar_compiled(self, seconds: float) -> None:
+        """A grammar is ready, so long after it was asked for."""
+        self._counts["grammars_compiled"] += 1
+        self._distributions["grammar_compilation_seconds"].observe(seconds)
+
+    def grammar_failed(self, reason: str) -> None:
+        """A grammar cannot be followed."""
+        self._failed_grammars[reason] += 1
+
+    def grammars_kept(self, number: int, size_bytes: int) -> None:
+        """So many grammars are kept compiled."""
+        self._grammars = number, size_bytes
+
     # What the processes say.
 
     def scheduler_stats(self, stats: Stats) -> None:
@@ -127,6 +145,12 @@ class Metrics:
         for reason, count in self._finished.items():
             finished.add_metric([*self._labels.values(), reason], count)
         yield finished
+        failed = CounterMetricFamily("corymb_grammars_failed", _FAILED_HELP, labels=[*self._labels, "reason"])
+        for reason, count in self._failed_grammars.items():
+            failed.add_metric([*self._labels.values(), reason], count)
+        yield failed
+        yield self._gauge("grammars_kept", "Compiled grammars that are kept.", self._grammars[0])
+        yield self._gauge("grammars_kept_bytes", "Their size as they travel.", self._grammars[1])
         for name, (text, _) in _HISTOGRAMS.items():
             yield self._histogram(name, text)
         yield from self._collect_scheduler(self._stats or _NO_STATS)
@@ -197,13 +221,16 @@ _COUNTERS = {
     "prompt_tokens": "Prompt tokens of requests that gave a token, each prompt once.",
     "cached_tokens": "Prompt tokens that came from the cache.",
     "generation_tokens": "Tokens generated for clients.",
+    "grammars_compiled": "Schemas and grammars that were compiled.",
 }
+_FAILED_HELP = "Grammars that cannot be followed, by reason."
 _FINISHED_HELP = "Generations that ended, by reason."
 _HITS_HELP = "Prompt tokens that the cache would have given, had this component alone decided."
 _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "time_to_first_token_seconds": ("From arrival to the first token.", _REQUEST_S),
     "inter_token_latency_seconds": ("Between tokens of a request; tokens that come together share it.", _TOKEN_S),
     "e2e_request_latency_seconds": ("From arrival to the end.", _REQUEST_S),
+    "grammar_compilation_seconds": ("From asking for a grammar to its use.", _REQUEST_S),
     "queue_time_seconds": ("From arrival to the first launch.", _REQUEST_S),
     "step_plan_seconds": ("Planning of a step.", _STEP_S),
     "step_commit_seconds": ("Processing of a step's results.", _STEP_S),

@@ -6,6 +6,7 @@ from typing import Any
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import invalid, shown
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string, token_ids
+from corymb.serve.grammar_fields import response_format_field
 from corymb.serve.prompts import read_prompts
 from corymb.serve.requests import read_rid, request_fields, table
 from corymb.serve.sampling_fields import MAX_NEW_TOKENS, sampling_fields, structure_fields
@@ -59,7 +60,7 @@ def native_sampling_fields(vocab_size: int) -> dict[str, Field]:
         refused("max_tokens", "use `max_new_tokens`"),
         refused("min_tokens", "use `min_new_tokens`"),
     ]
-    return table(own, sampling_fields(vocab_size), structure_fields())
+    return table(own, [response_format_field()], sampling_fields(vocab_size), structure_fields())
 
 
 def native_fields(

@@ -18,10 +18,10 @@ from corymb.serve.transport import scheduler_name
 logger = logging.getLogger(__name__)
 
 OfChild = Stage | Ready | Failed | Heartbeat
-# What may differ between nodes.
-_OWN = {"node_rank", "base_gpu_id", "gpu_id_step"}
-_OWN |= {"model_path", "tokenizer_path", "served_model_name", "chat_template", "cache_dir", "offline", "revision"}
-_SHARED = ("model", "scheduler", "memory", "gpu", "parallel")
+# What plans and steps depend on; of other sections only these settings, and not where a node has its ranks.
+_SECTIONS = ("scheduler", "memory", "gpu", "parallel")
+_SETTINGS = {"model": ("dtype", "quantization", "load_format", "context_length"), "runtime": ("device",)}
+_OWN = ("node_rank", "base_gpu_id", "gpu_id_step")
 
 
 class Nodes:
@@ -142,11 +142,11 @@ class Family:
 def shared_settings(config: ServeConfig) -> dict[str, Setting]:
     """The settings on which a plan may depend, by name."""
     sections: dict[str, dict[str, object]] = msgspec.to_builtins(config)
+    shared = {name: value for section in _SECTIONS for name, value in sections[section].items() if name not in _OWN}
+    shared |= {name: sections[section][name] for section, names in _SETTINGS.items() for name in names}
     return {
         name: value if value is None or isinstance(value, int | float | str) else str(value)
-        for section in _SHARED
-        for name, value in sections[section].items()
-        if name not in _OWN
+        for name, value in shared.items()
     }
 
 

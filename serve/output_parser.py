@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from corymb.scheduler.messages import Thinking as ThinkingLimit
 from corymb.serve.events import Content, Event
 from corymb.serve.machine import Functions, Machine
-from corymb.serve.reasoning_syntaxes import REASONING, Thinking, reasoning_syntax
+from corymb.serve.reasoning_syntaxes import HARMONY_THOUGHT, REASONING, Thinking, reasoning_syntax
 from corymb.serve.spoken import Spoken
 from corymb.serve.syntax import Syntax
 from corymb.serve.tokenizer import Tokenizer
@@ -110,9 +111,10 @@ class OutputParsers:
         self._thinking = REASONING[reasoning] if reasoning is not None else None
         if self._thinking is None and self.syntax is HARMONY:
             self._thinking = REASONING["gpt-oss"]
-        end = self._thinking.closing if self._thinking is not None else ""
-        self.reasoning_end_ids = tuple(tokenizer.encode(end, add_special_tokens=False))
+        self._tokenizer = tokenizer
+        self.reasoning_end_ids = self._ids(self._thinking.closing if self._thinking is not None else "")
         self.short_ids = self.syntax is not None and self.syntax.ids == "short"  # of calls in the history too
+        self._shown: dict[tuple[str, ...], tuple[int, ...]] = {}
         spelling = tokenizer.spelling
         self._specials = {spelling[token_id].decode("utf-8", "replace"): token_id for token_id in spelling.specials}
 
@@ -125,10 +127,27 @@ class OutputParsers:
             return None
         return None if prompt.rstrip().endswith(thinking.closing) else thinking
 
+    def limit(self, max_tokens: int, *, opened: bool) -> ThinkingLimit | None:
+        """A limit on the tokens of a thought; None where this server knows no thoughts."""
+        thinking = self._thinking
+        if thinking is None:
+            return None
+        if thinking.harmony:
+            begin, end = HARMONY_THOUGHT
+        else:
+            begin, end = "" if opened else thinking.opening, thinking.closing
+        return ThinkingLimit(max_tokens, self._ids(end), self._ids(begin))
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
     def shown_specials(self, reading: Reading) -> tuple[int, ...]:
         """The special tokens that its marks are made of."""
-        marks = reading.marks
-        return tuple(sorted(i for name, i in self._specials.items() if name and any(name in mark for mark in marks)))
+        marks = tuple(reading.marks)
+        if marks not in self._shown:  # tokenizers can have a thousand special tokens; sets of marks are few
+            found = (i for name, i in self._specials.items() if name and any(name in mark for mark in marks))
+            self._shown[marks] = tuple(sorted(found))
+        return self._shown[marks]
 
 
 def is_opened(prompt: str, thinking: Thinking) -> bool:

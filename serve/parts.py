@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from corymb.serve.chat import ChatTemplate
 from corymb.serve.engine import Engine
+from corymb.serve.grammar_store import GrammarStore
 from corymb.serve.metrics import Metrics
 from corymb.serve.output_parser import OutputParsers
 from corymb.serve.settings import HttpSettings
@@ -20,3 +21,4 @@ class Parts:
     settings: HttpSettings
     metrics: Metrics
     parsers: OutputParsers
+    grammars: GrammarStore

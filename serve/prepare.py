@@ -7,6 +7,7 @@ import msgspec
 
 from corymb.models.architectures import read_config
 from corymb.models.config import DecoderConfig, ModelConfig
+from corymb.models.grammar_backends import Name, is_installed
 from corymb.models.headers import check_tensors, read_headers
 from corymb.models.inventory import as_stored, draft_layers, expected_tensors
 from corymb.models.memory import Memory, host_memory
@@ -95,7 +96,9 @@ def _resolve(config: ServeConfig, model: ModelConfig, gpu: Gpu | None) -> ServeC
         config,
         model=msgspec.structs.replace(config.model, dtype=dtype, context_length=length),
         scheduler=_with_chunk(config, device, gpu),
-        runtime=msgspec.structs.replace(config.runtime, device=device, default_chunk=False),
+        runtime=msgspec.structs.replace(
+            config.runtime, device=device, default_chunk=False, grammar_backend=_grammar_backend(config)
+        ),
     )
 
 
@@ -104,6 +107,15 @@ def _device(config: ServeConfig, model: ModelConfig, gpu: Gpu | None) -> Resolve
     if asked == "auto" and model.decoder is None:
         return "cpu"  # models made for tests have next to nothing to compute
     return resolve_device(asked, gpu)
+
+
+def _grammar_backend(config: ServeConfig) -> Name:
+    asked = config.runtime.grammar_backend
+    if asked == "auto":
+        return "xgrammar" if is_installed("xgrammar") else "none"
+    if not is_installed(asked):
+        raise ConfigError(f"--grammar-backend {asked}: the package is not installed; install corymb[grammar].")
+    return asked
 
 
 def _check_gpus(parallel: ParallelOptions, device: ResolvedDevice, gpu: Gpu | None) -> None:

@@ -3,18 +3,30 @@
 from typing import Any
 
 from corymb.serve.errors import invalid, shown
-from corymb.serve.fields import Field, boolean
+from corymb.serve.fields import Field, boolean, inert, integer, refused
+from corymb.serve.sampling_fields import MAX_NEW_TOKENS
+from corymb.serve.settings import HttpSettings
 
+EFFORT_VARIABLES = ("reasoning_effort", "enable_thinking", "thinking")  # of chat templates
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
-def reasoning_fields() -> list[Field]:
+def reasoning_fields(settings: HttpSettings) -> list[Field]:
     """Fields about reasoning."""
+    about = f"one of {', '.join(_EFFORTS)}; given to the chat template"
+    effort = Field("reasoning_effort", about, _read_effort, schema={"enum": list(_EFFORTS)})
     return [
         boolean("separate_reasoning"),
         boolean("stream_reasoning"),
-        Field("reasoning_effort", f"one of {', '.join(_EFFORTS)}; given to the chat template", _read_effort),
+        _limit(settings),
+        effort if settings.uses_effort else inert(effort, "this model's template does not know it"),
     ]
+
+
+def _limit(settings: HttpSettings) -> Field:
+    if settings.reasoning_parser is None and settings.tool_call_parser != "gpt-oss":
+        return refused("max_thinking_tokens", "reasoning is known to servers started with --reasoning-parser")
+    return integer("max_thinking_tokens", 0, MAX_NEW_TOKENS)
 
 
 def _read_effort(param: str, value: object) -> str:

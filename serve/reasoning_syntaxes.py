@@ -20,6 +20,9 @@ class Thinking:
     harmony: bool = False  # messages with headers, read together with the calls among them
 
 
+# Where gpt-oss thinks: it may go on with an answer or with a call.
+HARMONY_THOUGHT = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
+
 # By the names of --reasoning-parser.
 REASONING: Mapping[str, Thinking] = {
     "deepseek-r1": Thinking(forced=True, switch=None),

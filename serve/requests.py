@@ -135,7 +135,8 @@ async def unless_gone(call: Call, work: Coroutine[Any, Any, None]) -> None:
 
 async def _respond(call: Call, parts: Parts, generation: Generation, answer: Answer, stream: bool) -> None:
     with Fan(parts.engine) as fan:
-        await fan.open(generation.asks)
+        async with parts.grammars.held(ask.sampling.grammar for ask in generation.asks):
+            await fan.open(generation.asks)
         parts.metrics.request_started()
         if stream:
             # The status waits for the first piece: a full queue is a 503, not a broken stream.

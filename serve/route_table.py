@@ -10,6 +10,9 @@ from corymb.serve.embeddings import Embeddings
 from corymb.serve.model_routes import ModelRoutes
 from corymb.serve.native import Native
 from corymb.serve.ollama import Ollama
+from corymb.serve.openapi import OpenApi
+from corymb.serve.page import page_files
+from corymb.serve.parse_routes import ParseRoutes
 from corymb.serve.parts import Parts
 from corymb.serve.probes import Probes
 from corymb.serve.rerank import Rerank
@@ -21,9 +24,19 @@ from corymb.serve.text_routes import TextRoutes
 
 def route_table(parts: Parts) -> list[Route]:
     """Every route there is. A route that is not listed here does not exist."""
+    routes = _api(parts)
+    page = page_files() if parts.settings.web else {}
+    return [
+        *(_get(path, Access.PUBLIC, file) for path, file in page.items()),
+        *routes,
+        _get("/openapi.json", Access.USER, OpenApi(routes, parts)),
+    ]
+
+
+def _api(parts: Parts) -> list[Route]:
     models, probes, texts, admin = ModelRoutes(parts), Probes(parts), TextRoutes(parts), Admin(parts)
     native, anthropic, responses = Native(parts), Anthropic(parts), Responses(parts)
-    ollama, embeddings = Ollama(parts), Embeddings(parts)
+    ollama, embeddings, parsing = Ollama(parts), Embeddings(parts), ParseRoutes(parts)
     stored = {"GET": responses.one, "DELETE": responses.delete, "POST": responses.cancel}
     return [
         _get("/health", Access.PUBLIC, probes.health),
@@ -55,6 +68,8 @@ def route_table(parts: Parts) -> list[Route]:
         _post("/v1/tokenize", Access.USER, texts.tokenize),
         _post("/detokenize", Access.USER, texts.detokenize),
         _post("/v1/detokenize", Access.USER, texts.detokenize),
+        _post("/parse_function_call", Access.USER, parsing.parse_function_call),
+        _post("/separate_reasoning", Access.USER, parsing.separate_reasoning),
         _get("/model_info", Access.USER, models.model_info),
         _get("/get_model_info", Access.USER, models.model_info),
         _get("/server_info", Access.USER, models.server_info),

@@ -6,6 +6,7 @@ from typing import Any
 from corymb.scheduler.messages import LogprobOptions, Sampling, TextOptions
 from corymb.serve.errors import invalid
 from corymb.serve.fields import Field, boolean, ignored, integer, logit_bias, number, refused, strings, token_ids
+from corymb.serve.grammar_fields import grammar_fields, one_grammar
 from corymb.serve.settings import HttpSettings
 
 MAX_NEW_TOKENS = 2**31 - 1
@@ -42,12 +43,10 @@ def sampling_fields(vocab_size: int) -> list[Field]:
 
 
 def structure_fields() -> list[Field]:
-    """Fields of constrained output and of client code, by the names other servers use."""
-    later = "constrained output is not available"
-    names = ("json_schema", "regex", "ebnf", "structural_tag", "guided_json", "guided_regex", "guided_choice")
+    """Fields of what an answer must follow, and of client code, by the names other servers use."""
     code = "requests may not carry code"
     return [
-        *(refused(name, later) for name in (*names, "guided_grammar", "structured_outputs")),
+        *grammar_fields(),
         refused("custom_logit_processor", code),
         refused("custom_params", code),
         refused("logits_processors", code, []),
@@ -82,6 +81,7 @@ def sampling(values: Values, settings: HttpSettings, *, max_new: int, min_new: i
         seed=settings.draw_seed() if seed is None else seed,
         stop_token_ids=values.get("stop_token_ids", ()),
         ignore_eos=values.get("ignore_eos", False),
+        grammar=one_grammar(values),
     )
 
 
@@ -108,7 +108,10 @@ def seed_of_choice(seed: int, index: int) -> int:
 def check_min(param: str, min_new: int, max_new: int) -> None:
     """A floor above the ceiling can never be met."""
     if min_new > max_new:
-        raise invalid(param, f"must be at most the {max_new} tokens that may be generated, not {min_new}.")
+        limit = param.replace("min_", "max_")
+        raise invalid(
+            param, f"must be at most the {max_new} tokens that `{limit}` and the context allow, not {min_new}."
+        )
 
 
 def openai_logprobs(top: int | None, *, prompt_from: int = -1) -> LogprobOptions | None:

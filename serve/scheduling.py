@@ -10,10 +10,13 @@ from corymb.kernels.select import Wish
 from corymb.models.architectures import read_config
 from corymb.models.build import Built, RunnerOptions, build
 from corymb.models.cuda_options import CudaOptions
+from corymb.models.grammar_backends import Backend, make_backend
+from corymb.models.matchers import BackgroundMatchers
 from corymb.models.meeting import Meeting, Ranks
 from corymb.models.progress import bars
 from corymb.models.second_tier import DEFAULT_RATIO, SecondTier
 from corymb.scheduler.agreement import Agreement, no_check
+from corymb.scheduler.constraint import Matchers
 from corymb.scheduler.door import Limits
 from corymb.scheduler.loop import Loop
 from corymb.scheduler.messages import Output, Reply, Stage, Stats, Step, ToScheduler
@@ -27,6 +30,7 @@ from corymb.serve.garbage import settle
 from corymb.serve.lockstep import alone, blaming_the_dead, follow, lead
 from corymb.serve.profiling import ProfiledPort, Profiling
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
+from corymb.serve.vocabulary import read_vocabulary
 
 
 def work(options: ChildOptions, parent: Parent, rank: int) -> None:
@@ -47,7 +51,14 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
             line = alone(own_port, runner) if ranks is None else lead(stack, ranks, own_port, runner)
         with parent.stage("scheduler"):
             limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
-            scheduler = Scheduler(config.scheduler, Cache(built.cache_config), limits, clock=line.clock)
+            scheduler = Scheduler(
+                config.scheduler,
+                Cache(built.cache_config),
+                limits,
+                matchers=_matchers(options, limits),
+                judges_grammars=ranks is None,
+                clock=line.clock,
+            )
             failpoints.at_start()
         parent.ready(_info(built))
         agree = Agreement(ranks.group("plans").exchange, rank) if ranks and config.parallel.check_plans else no_check
@@ -133,6 +144,18 @@ class FailingRunner:
     def close(self) -> None:
         """Closes the runner behind it."""
         self._runner.close()
+
+
+def _matchers(options: ChildOptions, limits: Limits) -> Matchers | None:
+    name = options.config.runtime.grammar_backend
+    if name == "auto" or name == "none":  # noqa: PLR1714 - type checkers follow this
+        return None
+
+    def make() -> Backend:
+        folder = Path(options.tokenizer_folder)
+        return make_backend(name, read_vocabulary(folder, vocab_size=limits.vocab_size, eos_ids=limits.eos_ids))
+
+    return BackgroundMatchers(make)
 
 
 def _tell_imports(folder: Path, config: ServeConfig, parent: Parent) -> None:

@@ -14,12 +14,14 @@ from corymb.serve import main_process
 from corymb.serve.app import create_app
 from corymb.serve.chat import ChatTemplate, load_chat_template
 from corymb.serve.children import ChildOptions, Children
+from corymb.serve.compiling import Begin, compiler_options
 from corymb.serve.config import HttpConfig, ServeConfig
 from corymb.serve.engine import Engine, ServedModel
 from corymb.serve.flags import installed_version
 from corymb.serve.metrics import Metrics
 from corymb.serve.nodes import Nodes
 from corymb.serve.prepare import Prepared, prepare
+from corymb.serve.reasoning import EFFORT_VARIABLES
 from corymb.serve.recognition import recognise_reasoning, recognise_tools
 from corymb.serve.seeds import seeds
 from corymb.serve.settings import HttpSettings
@@ -42,7 +44,7 @@ def serve(
     tokenizer = load_tokenizer(prepared.tokenizer_folder)
     template = load_chat_template(prepared.tokenizer_folder, config.model.chat_template)
     prepared = _with_parsers(prepared, template)
-    settings = _settings(prepared)
+    settings = _settings(prepared, template)
     timeline.line("model", time.monotonic() - begun_s, f"{_describe(prepared)}; {_describe_device(prepared)}")
     if nodes is not None:
         nodes.settle(prepared.config)
@@ -100,7 +102,9 @@ def _describe_device(prepared: Prepared) -> str:
     device = f"{gpu.name}, {gib(gpu.total_bytes)}" if gpu else config.runtime.device
     chunk = config.scheduler.chunked_prefill_size
     chunks = f"chunks of {chunk}" if chunk else "whole prompts"
-    return f"{device}, {chunks}, {'overlap' if config.scheduler.overlap_depth else 'no overlap'}"
+    backend = config.runtime.grammar_backend
+    grammars = "no grammars (install corymb[grammar])" if backend == "none" else f"grammars by {backend}"
+    return f"{device}, {chunks}, {'overlap' if config.scheduler.overlap_depth else 'no overlap'}, {grammars}"
 
 
 def _served(prepared: Prepared) -> ServedModel:
@@ -124,7 +128,7 @@ def _names(prepared: Prepared) -> tuple[str, ...]:
     return prepared.config.model.served_model_name or tuple(dict.fromkeys((prepared.served_name, prepared.source.name)))
 
 
-def _settings(prepared: Prepared) -> HttpSettings:
+def _settings(prepared: Prepared, template: ChatTemplate | None) -> HttpSettings:
     http, parsers = prepared.config.http, prepared.config.model
     return HttpSettings(
         reasoning_parser=parsers.reasoning_parser,
@@ -137,9 +141,24 @@ def _settings(prepared: Prepared) -> HttpSettings:
         incremental_streaming_output=http.incremental_streaming_output,
         enable_response_store=http.enable_response_store,
         uses_priority=_uses_priority(prepared.config),
+        uses_effort=template is not None and not template.variables.isdisjoint(EFFORT_VARIABLES),
+        web=not http.disable_web,
         uses_routing_key=prepared.config.scheduler.schedule_policy == "routing-key",
         sampling_defaults=prepared.model.sampling if http.sampling_defaults == "model" else {},
+        compiler=_compiler(prepared),
         draw_seed=seeds(prepared.config.runtime.random_seed),
+    )
+
+
+def _compiler(prepared: Prepared) -> Begin | None:
+    backend = prepared.config.runtime.grammar_backend
+    if backend == "none":
+        return None
+    return compiler_options(
+        backend,
+        str(prepared.tokenizer_folder),
+        vocab_size=prepared.model.vocab_size,
+        eos_ids=tuple(sorted(prepared.model.eos_ids)),
     )
 
 

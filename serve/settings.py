@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from corymb.serve.compiling import Begin
 from corymb.serve.seeds import seeds
 
 
@@ -25,6 +26,9 @@ class HttpSettings:
     flush_timeout_s: float = 30.0  # for the scheduler to hear of /flush_cache
     uses_priority: bool = True  # of scheduling or of eviction; else the field has no effect
     uses_routing_key: bool = True
+    uses_effort: bool = True  # the chat template reads a variable that `reasoning_effort` sets
+    compiler: Begin | None = None  # of grammars; None: no request may name one
+    web: bool = True  # serve the page at /
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # from the model's generation_config.json
     draw_seed: Callable[[], int] = field(default_factory=seeds)  # for requests that bring none
 

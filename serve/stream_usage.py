@@ -7,6 +7,8 @@ from corymb.serve.errors import invalid, shown
 from corymb.serve.sse import event
 from corymb.serve.usage import Usage
 
+STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
+
 
 @dataclass(frozen=True, slots=True)
 class StreamUsage:

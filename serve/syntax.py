@@ -15,7 +15,6 @@ class Sink(Enum):
     CONTENT = auto()
     REASONING = auto()
     TAKEN = auto()  # kept for the act at its end: a name, a key, a header
-    ARGUMENTS = auto()  # a call's arguments as they are
     VALUE = auto()  # one argument; its JSON depends on the type that the function declares
 
 
@@ -92,9 +91,9 @@ class PythonArguments:
 State = Text | Expect | JsonCall | JsonArguments | PythonArguments
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Syntax:
-    """A format. The state `text` is where everything goes on that is no call."""
+    """A format; each is itself and no other. The state `text` is where everything goes on that is no call."""
 
     states: Mapping[str, State]
     start: str = "text"

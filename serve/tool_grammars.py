@@ -33,27 +33,29 @@ class CallForm:
 
 _OBJECT = CallForm(begin='{"name": "{name}", "parameters": ', end="}")
 _LIST = replace(_OBJECT, before="[", after="]", separator=", ")
-FORMS: Mapping[int, CallForm] = {
-    id(of.HERMES): CallForm(
+_QWEN3_CODER = CallForm(
+    begin="<tool_call>\n<function={name}>\n",
+    end="\n</function>\n</tool_call>",
+    separator="\n",
+    style="qwen_xml",
+    trigger="<tool_call>",
+)
+FORMS: Mapping[Syntax, CallForm] = {
+    of.HERMES: CallForm(
         begin='<tool_call>\n{"name": "{name}", "arguments": ',
         end="}\n</tool_call>",
         separator="\n",
         trigger="<tool_call>",
     ),
-    id(of.QWEN3_CODER): CallForm(
-        begin="<tool_call>\n<function={name}>\n",
-        end="\n</function>\n</tool_call>",
-        separator="\n",
-        style="qwen_xml",
-        trigger="<tool_call>",
-    ),
-    id(of.GLM): CallForm(
+    of.QWEN3_CODER: _QWEN3_CODER,
+    of.QWEN3_CODER_EXACT: _QWEN3_CODER,
+    of.GLM: CallForm(
         begin="<tool_call>{name}\n", end="\n</tool_call>", separator="\n", style="glm_xml", trigger="<tool_call>"
     ),
-    id(of.LLAMA3): replace(_OBJECT, separator="; ", trigger='{"name": "'),
-    id(of.JSON): _LIST,
-    id(of.PYTHONIC): _LIST,
-    id(of.MISTRAL): CallForm(
+    of.LLAMA3: replace(_OBJECT, separator="; ", trigger='{"name": "'),
+    of.JSON: _LIST,
+    of.PYTHONIC: _LIST,
+    of.MISTRAL: CallForm(
         before="[TOOL_CALLS][",
         begin='{"name": "{name}", "arguments": ',
         end="}",
@@ -61,7 +63,7 @@ FORMS: Mapping[int, CallForm] = {
         separator=", ",
         trigger="[TOOL_CALLS]",
     ),
-    id(of.DEEPSEEK_V3): CallForm(
+    of.DEEPSEEK_V3: CallForm(
         before="<｜tool▁calls▁begin｜>",
         begin="<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n",
         end="\n```<｜tool▁call▁end｜>",
@@ -69,14 +71,14 @@ FORMS: Mapping[int, CallForm] = {
         separator="\n",
         trigger="<｜tool▁calls▁begin｜>",
     ),
-    id(of.DEEPSEEK_V31): CallForm(
+    of.DEEPSEEK_V31: CallForm(
         before="<｜tool▁calls▁begin｜>",
         begin="<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>",
         end="<｜tool▁call▁end｜>",
         after="<｜tool▁calls▁end｜>",
         trigger="<｜tool▁calls▁begin｜>",
     ),
-    id(of.DEEPSEEK_V32): CallForm(
+    of.DEEPSEEK_V32: CallForm(
         before="<｜DSML｜function_calls>\n",
         begin='<｜DSML｜invoke name="{name}">\n',
         end="\n</｜DSML｜invoke>\n",
@@ -84,7 +86,7 @@ FORMS: Mapping[int, CallForm] = {
         style="deepseek_xml",
         trigger="<｜DSML｜function_calls>",
     ),
-    id(of.MINIMAX_M2): CallForm(
+    of.MINIMAX_M2: CallForm(
         before="<minimax:tool_call>\n",
         begin='<invoke name="{name}">\n',
         end="\n</invoke>\n",
@@ -92,7 +94,7 @@ FORMS: Mapping[int, CallForm] = {
         style="minimax_xml",
         trigger="<minimax:tool_call>",
     ),
-    id(of.KIMI_K2): CallForm(
+    of.KIMI_K2: CallForm(
         before="<|tool_calls_section_begin|>",
         begin="<|tool_call_begin|>functions.{name}:",
         end="<|tool_call_end|>",
@@ -104,7 +106,7 @@ FORMS: Mapping[int, CallForm] = {
         ),
     ),
     # The mark behind the arguments is one of the model's end tokens: it can always follow what is complete.
-    id(of.HARMONY): CallForm(
+    of.HARMONY: CallForm(
         begin="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
         end="",
         trigger="<|channel|>commentary to=functions.",
@@ -118,10 +120,17 @@ _ANY_TEXT: Format = {"type": "any_text"}
 _GAP = {"type": "regex", "pattern": r"[ \n]{0,4}"}
 
 
-def call_syntax(syntax: Syntax | None, use: ToolUse) -> Syntax | None:
-    """How the calls of an answer are read. Where a grammar must make the model write calls and cannot spell the
-    format of its family, or none is known, the model is made to write a JSON list."""
-    return of.JSON if use.required and (syntax is None or syntax is of.PYTHONIC) else syntax
+def call_syntax(syntax: Syntax | None, use: ToolUse, answer: Grammar | None) -> Syntax | None:
+    """How the calls of an answer are read. Where a grammar tells the model what to write and cannot spell the format
+    of its family, or none is known, calls are a JSON list."""
+    if syntax is None:
+        return of.JSON if use.required else None
+    if use.required or answer is not None or any(function.strict for function in use.functions):
+        return _HELD.get(syntax, syntax)
+    return syntax
+
+
+_HELD = {of.PYTHONIC: of.JSON, of.QWEN3_CODER: of.QWEN3_CODER_EXACT}  # how models write that follow a grammar
 
 
 def answer_grammar(
@@ -135,7 +144,7 @@ def answer_grammar(
         if strict:
             raise _unenforceable("tools", "`strict` needs a server started with --tool-call-parser.")
         return answer
-    form = FORMS[id(syntax)]
+    form = FORMS[syntax]
     if use.required:
         return _grammar(_calls(form, use, enforced=True))
     if answer is not None:
@@ -214,15 +223,7 @@ def _final(grammar: Grammar) -> Format:
 
 def _format(grammar: Grammar) -> Format:
     """A grammar as a part of a structural tag."""
-    match grammar.kind:
-        case "json_schema":
-            return {"type": "json_schema", "json_schema": json.loads(grammar.text)}
-        case "json_object":
-            return {"type": "json_schema", "json_schema": {"type": "object"}}
-        case "regex":
-            return {"type": "regex", "pattern": grammar.text}
-        case "ebnf":
-            return {"type": "grammar", "grammar": grammar.text}
-        case "structural_tag":
-            form: Format = json.loads(grammar.text)["format"]
-            return form
+    if grammar.kind == "structural_tag":
+        form: Format = json.loads(grammar.text)["format"]
+        return form
+    return {"type": "grammar", "grammar": grammar.text}

@@ -20,34 +20,39 @@ HERMES = Syntax(
     begins=("<tool_call>",),
 )
 
+
 # <tool_call><function=f><parameter=key>value</parameter>…</function></tool_call>
-QWEN3_CODER = Syntax(
-    {
-        "text": Text(Sink.CONTENT, {"<tool_call>": Edge("function", Act.BEGIN), "<function=": Edge("name", Act.BEGIN)}),
-        "function": Expect({"<function=": Edge("name")}),
-        "name": Text(Sink.TAKEN, {">": Edge("parameters", Act.NAME)}),
-        "parameters": Expect(
-            {
-                "<parameter=": Edge("key"),
-                "</function>": Edge("end", Act.CLOSE),
-                "</tool_call>": Edge("text", Act.CLOSE),
-            }
-        ),
-        "key": Text(Sink.TAKEN, {">": Edge("value", Act.KEY)}),
-        # Models leave out the closing mark now and then: the next line that opens or closes something ends a value too.
-        "value": Text(
-            Sink.VALUE,
-            {
-                "</parameter>": Edge("parameters", Act.VALUE),
-                "\n<parameter=": Edge("parameters", Act.VALUE, keeps=True),
-                "\n</function>": Edge("parameters", Act.VALUE, keeps=True),
-            },
-            trims=True,
-        ),
-        "end": Expect({"</tool_call>": Edge("text")}, otherwise=Edge("text")),
-    },
-    begins=("<tool_call>", "<function="),
-)
+def _qwen3_coder(*value_ends: str) -> Syntax:
+    return Syntax(
+        {
+            "text": Text(
+                Sink.CONTENT, {"<tool_call>": Edge("function", Act.BEGIN), "<function=": Edge("name", Act.BEGIN)}
+            ),
+            "function": Expect({"<function=": Edge("name")}),
+            "name": Text(Sink.TAKEN, {">": Edge("parameters", Act.NAME)}),
+            "parameters": Expect(
+                {
+                    "<parameter=": Edge("key"),
+                    "</function>": Edge("end", Act.CLOSE),
+                    "</tool_call>": Edge("text", Act.CLOSE),
+                }
+            ),
+            "key": Text(Sink.TAKEN, {">": Edge("value", Act.KEY)}),
+            "value": Text(
+                Sink.VALUE,
+                {"</parameter>": Edge("parameters", Act.VALUE)}
+                | {end: Edge("parameters", Act.VALUE, keeps=True) for end in value_ends},
+                trims=True,
+            ),
+            "end": Expect({"</tool_call>": Edge("text")}, otherwise=Edge("text")),
+        },
+        begins=("<tool_call>", "<function="),
+    )
+
+
+# Left alone, models forget the last value's mark now and then: so the ends of the call end it too.
+QWEN3_CODER = _qwen3_coder("\n</function>\n</tool_call>")
+QWEN3_CODER_EXACT = _qwen3_coder()
 
 # <tool_call>f<arg_key>key</arg_key><arg_value>value</arg_value>…</tool_call>, with or without line breaks
 GLM = Syntax(
@@ -242,7 +247,8 @@ HARMONY = Syntax(
         "header": Text(Sink.TAKEN, {"<|message|>": _HEADER}),
         "analysis": Text(Sink.REASONING, {**_MESSAGE_ENDS, **_NEXT_HEADER}),
         "final": Text(Sink.CONTENT, {**_MESSAGE_ENDS, **_NEXT_HEADER}),
-        "arguments": Text(Sink.ARGUMENTS, {**_CALL_ENDS, **_NEXT_HEADER}),
+        "arguments": JsonArguments("call end"),
+        "call end": Expect({**_CALL_ENDS, **_NEXT_HEADER}),
         "between": Expect(_NEXT_HEADER, otherwise=Edge("final")),
         "text": Text(Sink.CONTENT, {**_MESSAGE_ENDS, **_NEXT_HEADER}),
     },

@@ -119,6 +119,7 @@ def sample() -> None:
     ones, index = torch.ones(4), torch.arange(4)
     draws = Draws(ones, index, ones, ones, zeros(4, 2, dtype=torch.int32), any_min_p=True)
     sampling.greedy(logits)
+    sampling.mask(logits, index, zeros(4, 4008, dtype=torch.int32))
     for filtered in (True, False):
         sampling.draw(logits, index, draws, index, filtered=filtered)
 

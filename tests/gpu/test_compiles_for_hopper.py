@@ -23,7 +23,7 @@ def test_every_kernel_compiles(kernels) -> None:
     expected |= {"peak_chunks", "race_chunks", "join_chunks", "cut_rows", "multiply_rows", "open_tokens"}
     expected |= {"spread_rows", "store_lines", "attend_latents", "merge_latents", "score_keys", "select_keys"}
     expected |= {"choose_experts", "count_pairs", "group_pairs", "multiply_pairs", "weigh_pairs"}
-    expected |= {"close_rows", "list_slots", "copy_slots", "sum_rows", "pick_rows"}
+    expected |= {"mask_rows", "close_rows", "list_slots", "copy_slots", "sum_rows", "pick_rows"}
     expected |= {"convolve_tokens", "convolve_pieces", "keep_windows", "fold_rows", "solve_pieces", "scan_rows"}
     expected |= {"gate_heads"}
     assert {kernel["name"] for kernel in kernels} >= expected

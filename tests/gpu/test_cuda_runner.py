@@ -29,9 +29,10 @@ from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
 from corymb.models.states import StatePools
-from corymb.models.warm_up import EVERY_SAMPLING, warm_up
+from corymb.models.warm_up import EVERY_SAMPLING, warm_up, warm_up_masks
 from corymb.models.weights import DummyWeights
 from corymb.scheduler.messages import LogprobOptions, Sampling
+from corymb.scheduler.plan import Masks
 
 TINY = {
     "architectures": ["LlamaForCausalLM"],
@@ -270,6 +271,55 @@ def test_every_way_of_sampling_beside_each_other(folder) -> None:
     assert_same(run(gpu_runner(path, TINY), plans), run(cpu_runner(path, TINY), plans))
 
 
+def masks_of(plan, seed) -> Masks:
+    """Random masks for all constrained rows but, where there are several, the last: its request has ended."""
+    index = plan.constrained if len(plan.constrained) < 3 else plan.constrained[:-1]
+    numbers = np.random.default_rng(seed)
+    return Masks(index, numbers.integers(-(2**31), 2**31, size=(len(index), 4)).astype(np.int32))
+
+
+def run_constrained(runner, plans):
+    """Each step's masks come when the step before it was read, as from a loop."""
+    results, launched = [], None
+    for number, plan in enumerate(plans):
+        behind = runner.launch(plan)
+        if launched is not None:
+            results.append(launched.wait())
+        if plan.constrained is not None:
+            behind.constrain(masks_of(plan, number))
+        launched = behind
+    results.append(launched.wait())
+    runner.close()
+    return results
+
+
+@pytest.mark.parametrize(
+    "settings", [[GREEDY] * 3, [{"seed": 3, "top_k": 9}, GREEDY | {"min_new_tokens": 9}, {"seed": 4}]]
+)
+def test_masked_rows_sample_beside_others(folder, settings) -> None:
+    path, logprobs = folder(TINY), LogprobOptions(top=1)
+    plans, sequences = script(4, sliding=False, settings=settings)
+    assert sequences[0].row == 1
+    masked = [
+        replace(plan, constrained=np.flatnonzero(plan.samples & (plan.rows != 2)).astype(np.int32))
+        if (plan.samples & (plan.rows != 2)).any()
+        else plan
+        for plan in plans
+    ]
+    masked[0] = replace(masked[0], opened=[replace(one, logprobs=logprobs) for one in masked[0].opened])
+    ours, theirs = run_constrained(gpu_runner(path, TINY), masked), run_constrained(cpu_runner(path, TINY), masked)
+    assert_same(ours, theirs)
+    free = run(cpu_runner(path, TINY), plans)
+    assert any(one.token_ids.tolist() != other.token_ids.tolist() for one, other in zip(ours, free, strict=True))
+    for number, (plan, sampled) in enumerate(zip(masked, ours, strict=True)):
+        if plan.constrained is None:
+            continue
+        masks, places = masks_of(plan, number), np.cumsum(plan.samples) - 1
+        for index, bits in zip(masks.index.tolist(), masks.bits, strict=True):
+            token_id = int(sampled.token_ids[places[index]])
+            assert bits[token_id // 32] >> (token_id % 32) & 1
+
+
 def test_logprobs_of_prompt_and_output(folder) -> None:
     path = folder(TINY)
     options = LogprobOptions(top=2, prompt_from=1, token_ids=(4,))
@@ -351,6 +401,7 @@ def test_warm_up_meets_every_kernel_and_disturbs_nobody(folder) -> None:
     plans, _ = script(6, sliding=False, settings=[GREEDY, {"temperature": 0.9, "top_p": 0.8, "seed": 5}, GREEDY])
     warmed = gpu_runner(path, TINY)
     warm_up(warmed, (2, 12), EVERY_SAMPLING)
+    warm_up_masks(warmed, TINY["vocab_size"])
     assert_same(run(warmed, plans), run(cpu_runner(path, TINY), plans))
 
 

@@ -9,6 +9,7 @@ from corymb.kernels.routing import Gating, Routing
 from corymb.kernels.torch_experts import route
 from corymb.kernels.triton_experts import Stacked, choose_tile, mix
 from corymb.kernels.triton_routing import choose, group
+from corymb.models.warm_up import EVERY_WIDTH, MANY
 
 CLAMPED = Gating(slope=1.702, lift=1.0, limit=0.7)
 ROUTINGS = {
@@ -128,3 +129,13 @@ def test_tiles_grow_with_the_pairs_of_an_expert() -> None:
     sizes = [choose_tile(pairs, 128).block_m for pairs in (1, 8 * 128, 9 * 128, 64 * 128, 65 * 128)]
     assert sizes == [16, 16, 64, 64, 128]
     assert len({choose_tile(pairs, 128, invariant=True) for pairs in (1, 1000, 100_000)}) == 1
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_warm_up_meets_every_tile(name) -> None:
+    routing, *_ = REAL[name]
+
+    def tile(num_tokens):
+        return choose_tile(num_tokens * routing.top_k, routing.num_experts)
+
+    assert {tile(count) for count in (*EVERY_WIDTH, *MANY)} == {tile(count) for count in range(1, 8193)}

@@ -38,6 +38,23 @@ SHAPES = [(2, 100), (1, 4097), pytest.param((64, 128256), marks=pytest.mark.gpu)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_masks_take_out_what_they_do_not_name(place, shape) -> None:
+    num_rows, size = shape
+    logits = place.normal(num_rows + 2, size)
+    index = torch.arange(num_rows, device=place.device) + 1
+    words = place.numbers.integers(-(2**31), 2**31, size=(num_rows, -(-size // 32)), dtype=np.int64)
+    bits = torch.from_numpy(words.astype(np.int32)).to(place.device)
+    expected = logits.clone()
+    sampling.TorchSampling().mask(expected, index, bits)
+    TritonSampling(place.launch).mask(logits, index, bits)
+    assert torch.equal(logits, expected)
+    for row in range(num_rows):
+        allowed = np.unpackbits(words[row].astype(np.int32).view(np.uint8), bitorder="little")[:size].astype(bool)
+        assert (expected[row + 1].isfinite().cpu().numpy() == allowed).all()
+    assert expected[0].isfinite().all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_greedy_takes_the_lowest_of_the_best(place, shape) -> None:
     logits = place.normal(*shape).round()  # many equals
     choice = TritonSampling(place.launch).greedy(logits)

@@ -146,8 +146,8 @@ class Simulator(Outbox):
             prompt_logprobs = self._prompt_logprobs(request, logprobs)
         token_ids, entries, finish = [], None, Finish("length")
         if sampling.max_new_tokens > 0:
-            logits = self._adjusted(request)
-            token_ids = [self._pick(request, logits)]
+            logits = self.logits(request.prompt, request.output)
+            token_ids = [self._pick(request, self._adjusted(request, logits.copy()))]
             entries = [entry(logits, token_ids[0], logprobs.top, logprobs.token_ids)] if logprobs is not None else None
             request.output += token_ids
             finish = self._finish(request, token_ids[0])
@@ -173,9 +173,8 @@ class Simulator(Outbox):
             entries.append(entry(logits, request.prompt[i], options.top))
         return entries[options.prompt_from :]
 
-    def _adjusted(self, request: Running) -> np.ndarray:
+    def _adjusted(self, request: Running, logits: np.ndarray) -> np.ndarray:
         sampling = request.generate.sampling
-        logits = self.logits(request.prompt, request.output).copy()
         seen = np.unique([*request.prompt, *request.output])
         rate = np.where(logits[seen] > 0, 1 / sampling.repetition_penalty, sampling.repetition_penalty)
         logits[seen] *= rate

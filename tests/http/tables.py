@@ -16,6 +16,7 @@ from corymb.serve.fields import Field
 from corymb.serve.native_fields import native_fields, native_sampling_fields
 from corymb.serve.ollama import show_fields
 from corymb.serve.ollama_fields import ollama_chat_fields, ollama_generate_fields, option_fields
+from corymb.serve.parse_routes import parse_fields, separate_fields
 from corymb.serve.rerank import rerank_fields
 from corymb.serve.responses_fields import response_fields
 from corymb.serve.routes import Route
@@ -34,12 +35,14 @@ def field_tables() -> dict[str, dict[str, Field]]:
     """Every table of fields by the name of its place in the documents."""
     return {
         "completions": completion_fields(_INFO, HttpSettings()),
-        "chat": chat_fields(_INFO, HttpSettings()),
+        "chat": chat_fields(_INFO, HttpSettings(reasoning_parser="qwen3")),
         "generate": native_fields(_INFO, HttpSettings(), lambda _, value: value),
         "sampling_params": native_sampling_fields(_VOCAB_SIZE),
         "tokenize": tokenize_fields(_INFO, HttpSettings()),
         "detokenize": detokenize_fields(_INFO, HttpSettings()),
         "abort": abort_fields(),
+        "parse_function_call": parse_fields(),
+        "separate_reasoning": separate_fields(),
         "pause": pause_fields(),
         "profile": profile_fields(),
         "messages": message_fields(_INFO, HttpSettings()),

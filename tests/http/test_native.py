@@ -129,7 +129,7 @@ REFUSED = [
     ({"text": ["a", "b"], "sampling_params": [{}]}, "sampling_params"),
     ({"text": "a", "sampling_params": {"n": 0}}, "sampling_params.n"),
     ({"text": "a", "sampling_params": {"max_tokens": 5}}, "sampling_params.max_tokens"),
-    ({"text": "a", "sampling_params": {"regex": "a+"}}, "sampling_params.regex"),
+    ({"text": "a", "sampling_params": {"regex": "a("}}, "sampling_params.regex"),
     ({"text": ["a", "b"], "rid": ["x"]}, "rid"),
     ({"text": ["a", "b"], "rid": ["x", "x"]}, "rid"),
     ({"text": "a", "return_logprob": 1}, "return_logprob"),

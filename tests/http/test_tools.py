@@ -1,12 +1,13 @@
 """Tool calls and reasoning over HTTP, with the official client, on a model that says what it is told to."""
 
 import json
+import socket
 
 import openai
 import pytest
 
 from tests.http.client import chat, events, finish_of, post, tape, text_of
-from tests.http.conftest import simulated
+from tests.http.conftest import KINDS, simulated
 
 WEATHER = {
     "name": "get_weather",
@@ -23,9 +24,11 @@ CALL = f'<tool_call>{{"name": "get_weather", "arguments": {ARGUMENTS}}}</tool_ca
 THOUGHT = "<think>weigh < it</think>Answer </thin done"
 
 
-@pytest.fixture(scope="module")
-def server():
-    with simulated("tape", tool_call_parser="qwen", reasoning_parser="qwen3") as running:
+@pytest.fixture(scope="module", params=KINDS)
+def server(request, serving):
+    whole = serving("corymb/tape", "--reasoning-parser", "qwen3")  # --tool-call-parser auto is qwen here
+    local = simulated("tape", tool_call_parser="qwen", reasoning_parser="qwen3")
+    with whole if request.param == "whole" else local as running:
         yield running
 
 
@@ -176,9 +179,27 @@ def test_a_conversation_with_calls_and_results_reaches_the_prompt(server) -> Non
         assert "null" not in prompt
 
 
-def test_images_are_refused_in_one_sentence(server) -> None:
-    image = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}
-    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]}]}
-    response = post(server, "/v1/chat/completions", body)
-    assert response.status_code == 400
-    assert "this server takes text only" in response.json()["error"]["message"]
+def test_images_are_refused_in_one_sentence_and_not_fetched(server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.png"
+        content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+        response = post(server, "/v1/chat/completions", {"messages": [{"role": "user", "content": content}]})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "messages"
+        assert "this server takes text only" in response.json()["error"]["message"]
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_texts_from_elsewhere_are_read(server) -> None:
+    body = {"text": f"I look.\n{CALL}", "tools": TOOLS, "tool_call_parser": "qwen25"}
+    assert post(server, "/parse_function_call", body).json() == {
+        "normal_text": "I look.",
+        "calls": [{"tool_index": 0, "name": "get_weather", "parameters": ARGUMENTS}],
+    }
+    body = {"text": "weigh < it</think>Answer " + "x" * 20_000, "reasoning_parser": "deepseek-r1"}
+    answer = post(server, "/separate_reasoning", body).json()
+    assert answer == {"reasoning_text": "weigh < it", "text": "Answer " + "x" * 20_000}
+    for missing in ({"text": "x"}, {"text": "x", "reasoning_parser": "nope"}):
+        assert post(server, "/separate_reasoning", missing).status_code == 400

@@ -54,7 +54,7 @@ JUNK = [
     "</think>",
     "x" * 300,
 ]
-PARSERS = sorted({id(syntax): name for name, syntax in TOOL_SYNTAXES.items()}.values())
+PARSERS = sorted({syntax: name for name, syntax in TOOL_SYNTAXES.items()}.values())
 
 
 def marks(parser: str) -> list[str]:

@@ -71,7 +71,7 @@ def test_shape_without_weights_is_served_with_graphs_and_eight_bit_keys(serving,
         lines = {line.split()[0]: line for line in server.log.split("\n  ready")[0].splitlines()}
         usage = complete(server, "words " * 9, max_tokens=3)["usage"]
         random = complete(server, "words", max_tokens=3, temperature=1)["usage"]
-    assert list(lines)[-4:] == ["weights", "pools", "graphs", "warm-up"]
+    assert list(lines)[-5:] == ["weights", "pools", "graphs", "warm-up", "scheduler"]
     assert "float8_e4m3fn" in lines["pools"]
     assert "prefill triton, decode triton, graphs up to 2" in lines["graphs"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], random["completion_tokens"]) == (54, 3, 3)

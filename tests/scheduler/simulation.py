@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from corymb.cache.config import CacheConfig
 from corymb.scheduler.messages import Logprob, Sampling
-from corymb.scheduler.plan import LAST_SAMPLED, Int32, Opened, Sampled, StepPlan
+from corymb.scheduler.plan import LAST_SAMPLED, Int32, Masks, Opened, Sampled, StepPlan
 
 Int64 = NDArray[np.int64]
 
@@ -42,11 +42,15 @@ def fold(state: int, kept: Int64) -> Int64:
     return states
 
 
-def choose(weight: int, sampling: Sampling, output_ids: Sequence[int], eos_ids: frozenset[int]) -> int:
-    """The token that follows, the model's and the sampler's part in one."""
+def choose(
+    weight: int, sampling: Sampling, output_ids: Sequence[int], eos_ids: frozenset[int], allowed: Sequence[int] = ()
+) -> int:
+    """The token that follows, the model's and the sampler's part in one; `allowed`: what a mask leaves."""
     weight += sampling.seed * 7_919 + len(output_ids) * 31
     if sampling.frequency_penalty:
         weight += sum(output_ids)
+    if len(allowed):
+        return int(allowed[(weight % PRIME >> 5) % len(allowed)])
     token_id = FIRST + (weight % PRIME >> 5) % ALPHABET
     if len(output_ids) < sampling.min_new_tokens:
         masked = eos_ids | frozenset(sampling.stop_token_ids)
@@ -68,6 +72,11 @@ class SimulatedResult:
         """Belongs to `runner`."""
         self._runner = runner
         self._step = step
+
+    def constrain(self, masks: Masks) -> None:
+        """Lets constrained rows sample, once."""
+        assert self._step not in self._runner.masks, "a step is constrained twice"
+        self._runner.masks[self._step] = masks
 
     def wait(self) -> Sampled:
         """Runs the steps up to this one."""
@@ -101,6 +110,7 @@ class SimulatedRunner:
         self._rows: dict[int, _Row] = {}
         self._queued: deque[StepPlan] = deque()
         self._sampled: dict[int, Sampled] = {}
+        self.masks: dict[int, Masks] = {}  # by step
 
     def launch(self, plan: StepPlan) -> SimulatedResult:
         """Queues a step."""
@@ -119,6 +129,7 @@ class SimulatedRunner:
         return self._sampled.pop(step)
 
     def _run(self, plan: StepPlan) -> None:
+        assert (plan.constrained is not None) == (plan.step in self.masks), "masks come where rows wait for them"
         assert len(set(plan.rows.tolist())) == plan.num_rows, "a row takes part twice"
         self._follow(plan)
         offsets = np.concatenate(([0], np.cumsum(plan.widths)))
@@ -226,7 +237,8 @@ class SimulatedRunner:
         state, length = self._rows[row], int(plan.starts[index] + plan.widths[index])
         assert plan.num_outputs[index] == len(state.output_ids), "output tokens were counted wrong"
         weight = self._weight(row, length)
-        token_id = choose(weight, state.opened.sampling, state.output_ids, self._eos_ids)
+        allowed = self._allowed(plan, index)
+        token_id = choose(weight, state.opened.sampling, state.output_ids, self._eos_ids, allowed)
         state.output_ids.append(token_id)
         self._last_sampled[row] = token_id
         if state.opened.logprobs is not None:
@@ -234,3 +246,12 @@ class SimulatedRunner:
         if token_id in self._broken:
             sampled.errors[index] = "simulated"
         return token_id
+
+    def _allowed(self, plan: StepPlan, index: int) -> Int64:
+        if plan.constrained is None or index not in plan.constrained:
+            return np.empty(0, np.int64)
+        masks = self.masks[plan.step]
+        (at,) = np.flatnonzero(masks.index == index) if index in masks.index else (None,)
+        if at is None:
+            return np.empty(0, np.int64)  # its request has ended: nobody reads what it samples
+        return np.flatnonzero(np.unpackbits(masks.bits[at].view(np.uint8), bitorder="little"))

@@ -10,7 +10,7 @@ import pytest
 from corymb.models.errors import BrokenModel
 from corymb.models.toy_folders import write_byte_tokenizer
 from corymb.serve.chat import ChatTemplate, TemplateError, load_chat_template
-from corymb.serve.messages import read_messages
+from corymb.serve.messages import read_messages, with_short_ids
 from corymb.serve.tokenizer import Ends
 
 ENDS = Ends("<s>", "</s>")
@@ -189,7 +189,7 @@ def write(folder: Path, **config: Any) -> Path:
     return folder
 
 
-def load(folder: Path, override: Path | None = None) -> str:
+def load(folder: Path, override: str | None = None) -> str:
     template = load_chat_template(folder, override)
     assert template is not None
     return template.render(HELLO)
@@ -220,7 +220,45 @@ def test_template_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) ->
     with pytest.raises(BrokenModel, match="not valid Jinja"):
         load_chat_template(write(tmp_path, chat_template="{% if %}"))
     with pytest.raises(BrokenModel, match="nowhere is no file, nor one of the names chatml"):
-        load_chat_template(tmp_path, tmp_path / "nowhere")
+        load_chat_template(tmp_path, str(tmp_path / "nowhere"))
+
+
+def test_template_is_chosen_by_file_or_name(tmp_path: Path) -> None:
+    templates = [{"name": "default", "template": "plain"}, {"name": "rag", "template": "for documents"}]
+    write(tmp_path, chat_template=templates)
+    other = tmp_path / "other.jinja"
+    other.write_text("from a file")
+    assert load(tmp_path, str(other)) == "from a file"
+    assert load(tmp_path, "rag") == "for documents"
+    assert load(tmp_path, "chatml") == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_template_without_tools_gets_them_in_the_system_message() -> None:
+    source = "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}"
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    alone = render(source, HELLO, tools=[tool])
+    assert alone.startswith("[system: ")
+    assert json.dumps(tool) in alone
+    assert '{"name": "…", "arguments": {…}}' in alone
+    beside = render(source, [{"role": "system", "content": "Be kind."}, *HELLO], tools=[tool])
+    assert beside.startswith("[system: Be kind.\n\n")
+    assert beside.endswith("[user: Hello]")
+    assert render(source, HELLO) == "[user: Hello]"
+
+
+def test_arguments_are_text_for_templates_that_add_them_to_text() -> None:
+    source = "{{ 'x' + messages[1].tool_calls[0].function.arguments + 'y' }}"
+    assert render(source, CALL) == 'x{"x": "é"}y'
+
+
+def test_ids_are_short_where_templates_want_them_so() -> None:
+    messages = read_messages("messages", CALL)
+    short = with_short_ids(messages)
+    (made,) = {short[1]["tool_calls"][0]["id"], short[2]["tool_call_id"]}
+    assert len(made) == 9
+    assert made.isalnum()
+    assert with_short_ids(short) == short
+    assert messages == read_messages("messages", CALL), "the given ones stay as they are"
 
 
 @pytest.mark.weights

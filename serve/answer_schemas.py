@@ -1,0 +1,267 @@
+"""JSON Schemas of what has a shape of its own: nested fields of requests, and answers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from corymb.serve.conversation import RESERVED_VARIABLES
+
+Schema = Mapping[str, Any]
+
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+NUMBER: Schema = {"type": "number"}
+FLAG: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+SET: Schema = {"not": {"type": "null"}}
+
+
+def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+    """An object with these members; others may come with later versions."""
+    members = {**required, **(optional or {})}
+    return {"type": "object", "properties": members, "required": list(required)}
+
+
+def array(items: Schema, **bounds: int) -> Schema:
+    """A list of them."""
+    return {"type": "array", "items": items, **bounds}
+
+
+def either(*schemas: Schema) -> Schema:
+    """Any one of them."""
+    return {"anyOf": list(schemas)}
+
+
+def or_null(schema: Schema) -> Schema:
+    """The same, or null. An empty schema takes null already."""
+    if not schema:
+        return schema
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    return either(schema, {"type": "null"})
+
+
+def one_of(*names: str) -> Schema:
+    """An object where exactly one of these members is set."""
+    return {"oneOf": [has(name) for name in names]}
+
+
+def has(name: str) -> Schema:
+    """An object where this member is set."""
+    return {"required": [name], "properties": {name: SET}}
+
+
+def enum(*values: object) -> Schema:
+    """One of these values."""
+    return {"enum": list(values)}
+
+
+# Requests.
+
+
+def prompts(token_id: Schema, *, max_prompts: int, max_tokens: int) -> Schema:
+    """A text, token ids, or several of either."""
+    text, ids = {"type": "string", "minLength": 1}, array(token_id, minItems=1, maxItems=max_tokens)
+    return either(text, ids, array(either(text, ids), minItems=1, maxItems=max_prompts))
+
+
+def one_or_each(schema: Schema, max_items: int) -> Schema:
+    """A value for all prompts, or a list with one for each."""
+    return either(schema, array(schema, maxItems=max_items))
+
+
+_CONTENT = either(
+    TEXT,
+    array(
+        either(record({"type": enum("text"), "text": TEXT}), record({"type": enum("refusal"), "refusal": TEXT})),
+        minItems=1,
+        maxItems=1024,
+    ),
+)
+_FUNCTION = record({"name": TEXT}, {"arguments": either(TEXT, OBJECT, {"type": "null"})})
+_CALL = record({"function": _FUNCTION}, {"id": or_null(TEXT)})
+
+
+def messages(max_messages: int) -> Schema:
+    """A conversation of the OpenAI API."""
+    name = {"name": or_null(TEXT)}
+    said = record({"role": enum("system", "developer", "user"), "content": _CONTENT}, name)
+    answered = record(
+        {"role": enum("assistant")},
+        {
+            "content": or_null(_CONTENT),
+            "reasoning_content": or_null(TEXT),
+            "tool_calls": or_null(array(_CALL, maxItems=128)),
+            "function_call": {},  # read where there are no tool_calls
+            **name,
+        },
+    )
+    result = record(
+        {"role": enum("tool", "function")}, {"content": or_null(_CONTENT), "tool_call_id": or_null(TEXT), **name}
+    )
+    return array(either(said, answered, result), minItems=1, maxItems=max_messages)
+
+
+TEMPLATE_VARIABLES: Schema = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,63}$", "not": enum(*sorted(RESERVED_VARIABLES))},
+    "additionalProperties": either(FLAG, NUMBER, {"type": "null"}, {"type": "string", "maxLength": 1024}),
+    "maxProperties": 32,
+}
+STREAM_OPTIONS = record({}, {"include_usage": or_null(FLAG), "continuous_usage_stats": or_null(FLAG)})
+
+# Answers.
+
+FINISH = enum("stop", "length", "tool_calls", "abort")
+MATCHED = either(TEXT, COUNT, {"type": "null"})
+USAGE = record(
+    {
+        "prompt_tokens": COUNT,
+        "completion_tokens": COUNT,
+        "total_tokens": COUNT,
+        "prompt_tokens_details": record({"cached_tokens": COUNT}),
+        "completion_tokens_details": record({"reasoning_tokens": COUNT}),
+    }
+)
+_LOGPROB = {"token": TEXT, "logprob": NUMBER, "bytes": array({"type": "integer", "minimum": 0, "maximum": 255})}
+_LOGPROBS = record({"content": array(record({**_LOGPROB, "top_logprobs": array(record(_LOGPROB))}))})
+_MESSAGE = record(
+    {"role": enum("assistant"), "content": or_null(TEXT)},
+    {
+        "reasoning_content": or_null(TEXT),
+        "refusal": {"type": "null"},
+        "tool_calls": array(
+            record({"id": TEXT, "type": enum("function"), "function": record({"name": TEXT, "arguments": TEXT})})
+        ),
+    },
+)
+_HEAD = {"id": TEXT, "created": COUNT, "model": TEXT}
+_ENDED = {"index": COUNT, "finish_reason": FINISH, "matched_stop": MATCHED}
+CHAT = record(
+    {
+        **_HEAD,
+        "object": enum("chat.completion"),
+        "choices": array(record({**_ENDED, "message": _MESSAGE, "logprobs": or_null(_LOGPROBS)})),
+        "usage": USAGE,
+    }
+)
+COMPLETION = record(
+    {
+        **_HEAD,
+        "object": enum("text_completion"),
+        "choices": array(
+            record(
+                {
+                    **_ENDED,
+                    "text": TEXT,
+                    "logprobs": or_null(
+                        record(
+                            {
+                                "tokens": array(TEXT),
+                                "token_logprobs": array(or_null(NUMBER)),
+                                "top_logprobs": array(or_null(OBJECT)),
+                                "text_offset": array(COUNT),
+                            }
+                        )
+                    ),
+                }
+            )
+        ),
+        "usage": USAGE,
+    }
+)
+_GENERATED = record(
+    {
+        "text": TEXT,
+        "output_ids": array(COUNT),
+        "meta_info": record(
+            {
+                "id": TEXT,
+                "finish_reason": or_null(record({"type": TEXT})),
+                "prompt_tokens": COUNT,
+                "completion_tokens": COUNT,
+                "cached_tokens": COUNT,
+            }
+        ),
+    }
+)
+GENERATED = either(_GENERATED, array(_GENERATED))
+TOKENIZED = record(
+    {
+        "tokens": either(array(COUNT), array(array(COUNT))),
+        "count": either(COUNT, array(COUNT)),
+        "max_model_len": COUNT,
+    },
+    {"prompt": TEXT},
+)
+DETOKENIZED = record({"text": either(TEXT, array(TEXT))})
+MODEL = record({"id": TEXT, "object": enum("model"), "created": COUNT, "owned_by": TEXT, "max_model_len": COUNT})
+MODELS = record({"object": enum("list"), "data": array(MODEL)})
+DONE = record({"success": FLAG})
+HEALTHY = record({"status": enum("ok")})
+MODEL_INFO = record({"model_path": TEXT, "served_model_name": TEXT, "is_generation": FLAG, "vocab_size": COUNT})
+SERVER_INFO = record({"state": TEXT, "served_model_names": array(TEXT), "max_total_num_tokens": COUNT})
+_BLOCK = record({"type": enum("text", "thinking", "tool_use")})
+MESSAGE = record(
+    {
+        "id": TEXT,
+        "type": enum("message"),
+        "role": enum("assistant"),
+        "model": TEXT,
+        "content": array(_BLOCK),
+        "stop_reason": or_null(TEXT),
+        "stop_sequence": or_null(TEXT),
+        "usage": record({"input_tokens": COUNT, "output_tokens": COUNT, "cache_read_input_tokens": COUNT}),
+    }
+)
+RESPONSE = record(
+    {
+        "id": TEXT,
+        "object": enum("response"),
+        "status": enum("completed", "incomplete", "failed", "cancelled"),
+        "model": TEXT,
+        "output": array(record({"type": TEXT})),
+        "usage": or_null(record({"input_tokens": COUNT, "output_tokens": COUNT, "total_tokens": COUNT})),
+    }
+)
+OLLAMA = record({"model": TEXT, "created_at": TEXT, "done": FLAG})
+EMBEDDINGS = record(
+    {
+        "object": enum("list"),
+        "data": array(record({"object": enum("embedding"), "index": COUNT, "embedding": either(TEXT, array(NUMBER))})),
+        "model": TEXT,
+        "usage": record({"prompt_tokens": COUNT, "total_tokens": COUNT}),
+    }
+)
+PARSED = record({"normal_text": TEXT, "calls": array(record({"tool_index": COUNT, "name": TEXT, "parameters": TEXT}))})
+SEPARATED = record({"reasoning_text": TEXT, "text": TEXT})
+SCORES = record({"object": enum("scoring"), "scores": array({}), "model": TEXT})
+RANKED = record({"id": TEXT, "model": TEXT, "results": array(record({"index": COUNT, "relevance_score": NUMBER}))})
+TREE = record(
+    {
+        "num_nodes": COUNT,
+        "truncated": FLAG,
+        "nodes": array(
+            record(
+                {
+                    "id": COUNT,
+                    "parent": or_null(COUNT),
+                    "length": COUNT,
+                    "leases": COUNT,
+                    "age": COUNT,
+                    "components": {"type": "object", "additionalProperties": COUNT},
+                }
+            )
+        ),
+    }
+)
+COUNTED = record({"input_tokens": COUNT})
+
+
+def error(kinds: Sequence[str]) -> Schema:
+    """The shape of OpenAI's errors, with the codes there are."""
+    members = {"message": TEXT, "type": TEXT, "param": or_null(TEXT), "code": enum(*kinds)}
+    return {**record({"error": record(members)}), "additionalProperties": False}
+
+
+ANTHROPIC_ERROR = record({"type": enum("error"), "error": record({"type": TEXT, "message": TEXT})})
+OLLAMA_ERROR = record({"error": TEXT})

@@ -1,0 +1,74 @@
+"""The fields that say what an answer must follow, by the names that SGLang and vLLM give them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from corymb.scheduler.messages import Grammar
+from corymb.serve import grammars
+from corymb.serve.errors import ApiError, invalid, shown
+from corymb.serve.fields import Field
+
+MAX_CHOICES, MAX_CHOICE_CHARS = 1_000, 10_000
+
+_SCHEMA = "JSON schema, as an object or as its text"
+_TAG = "structural tag, as an object or as its text"
+_KINDS: tuple[tuple[str, str, Callable[[str, object], Grammar | None]], ...] = (
+    ("json_schema", _SCHEMA, grammars.from_schema),
+    ("regex", "pattern that the whole answer matches", grammars.from_regex),
+    ("ebnf", "rules in GBNF, beginning at `root`", grammars.from_ebnf),
+    ("structural_tag", _TAG, grammars.from_structural_tag),
+)
+_RENAMED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_grammar": "ebnf"}
+_MEMBERS = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
+
+
+def grammar_fields() -> list[Field]:
+    """At most one of them may be set, `response_format` included: see `one_grammar`."""
+    readers = {name: (accepts, read) for name, accepts, read in _KINDS}
+    renamed = [(new, *readers[name]) for new, name in _RENAMED.items()]
+    return [
+        *(Field(name, accepts, read) for name, accepts, read in (*_KINDS, *renamed)),
+        Field("guided_choice", f"list of 1 to {MAX_CHOICES} strings", read_choices),
+        Field("structured_outputs", f"object with one of {', '.join(_MEMBERS)}, choice, json_object", read_structured),
+    ]
+
+
+def response_format_field() -> Field:
+    """The OpenAI field."""
+    about = 'object: {"type": "text"}, {"type": "json_object"}, or of type json_schema or structural_tag'
+    return Field("response_format", about, grammars.from_response_format)
+
+
+def read_choices(param: str, value: object) -> Grammar:
+    """One of these strings."""
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise invalid(param, f"must be a list of strings, not {shown(value)}.")
+    if not 0 < len(value) <= MAX_CHOICES or sum(map(len, value)) > MAX_CHOICE_CHARS:
+        raise invalid(param, f"must have 1 to {MAX_CHOICES} entries of {MAX_CHOICE_CHARS} characters in all.")
+    return grammars.from_choices(value)
+
+
+def read_structured(param: str, value: object) -> Grammar | None:
+    """vLLM's object with one member; those that are null count as not there."""
+    members = {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else {}
+    if len(members) != 1:
+        raise invalid(param, f"must be an object with one member, not {shown(value)}.")
+    ((name, item),) = members.items()
+    inner = f"{param}.{name}"
+    if name == "choice":
+        return read_choices(inner, item)
+    if name == "json_object" and item is True:
+        return grammars.any_json()
+    readers = {member: read for member, kind in _MEMBERS.items() for known, _, read in _KINDS if known == kind}
+    if name not in readers:
+        raise invalid(param, f"has the unknown member {shown(name)}.")
+    return readers[name](inner, item)
+
+
+def one_grammar(values: Mapping[str, Any]) -> Grammar | None:
+    """The grammar that checked values ask for; None where they ask for none. Raises ApiError for several."""
+    found = {name: value for name, value in values.items() if isinstance(value, Grammar)}
+    if len(found) > 1:
+        names = " and ".join(f"`{name}`" for name in found)
+        raise ApiError("invalid_value", f"{names} exclude each other: set one.", param=list(found)[1])
+    return next(iter(found.values()), None)

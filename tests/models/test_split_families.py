@@ -1,0 +1,146 @@
+"""Models with experts, sinks, latents and indexes, split over ranks that are threads here: the logits of one rank."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_families import CASES, make_reference, random_prompt
+
+from corymb.kernels.operations import Norm, Operations
+from corymb.kernels.sampling import Choice
+from corymb.kernels.torch_attention import TorchAttention
+from corymb.models.architectures import read_config
+from corymb.models.errors import UnsupportedModel
+from corymb.models.load import LoadOptions, load_model
+from corymb.models.sequences import Sequences
+
+EVEN = {"vocab_size": 98, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+SPLIT = {
+    "mixtral": {},
+    "qwen3 moe, partly dense": {},
+    "gpt-oss": {"intermediate_size": 128},
+    "deepseek v3": {"num_key_value_heads": 4},
+    "deepseek v3, queries at once": {"num_key_value_heads": 4},
+    "deepseek v3, biases": {"num_key_value_heads": 4},
+    "glm moe dsa, shared index": {"num_key_value_heads": 4},
+}
+
+
+class Meeting:
+    """Where ranks that are threads exchange tensors."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._given: list[torch.Tensor] = [torch.empty(0)] * size
+        self._barrier = threading.Barrier(size, timeout=60)
+
+    def exchange(self, rank: int, x: torch.Tensor) -> list[torch.Tensor]:
+        self._given[rank] = x.clone()
+        self._barrier.wait()
+        given = list(self._given)
+        self._barrier.wait()
+        return given
+
+
+class ThreadGroup:
+    """Implements `Group` for one of those ranks."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self._meeting = meeting
+        self.rank, self.size = rank, meeting.size
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self._meeting.exchange(self.rank, x)).sum(0)
+
+    first_sum = all_reduce
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, norm: Norm, operations: Operations) -> torch.Tensor:
+        return operations.add_rms_norm(self.all_reduce(x), residual, norm.weight, norm.eps)
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self._meeting.exchange(self.rank, x))
+
+    def choose(self, scores: torch.Tensor, own: Choice, first: int) -> Choice:
+        raise AssertionError("nothing is sampled here")
+
+    def copy_from_first(self, x: torch.Tensor) -> None:
+        x.copy_(self._meeting.exchange(self.rank, x)[0])
+
+
+def logits(folder: Path, options: LoadOptions) -> torch.Tensor:
+    """Of two rows, over a chunk each and a step of both."""
+    model = load_model(folder, read_config(folder), options)
+    sequences, attention = Sequences.empty(model.attention_specs, num_rows=3, context_length=64), TorchAttention()
+    prompts = {1: random_prompt(1, 40), 2: random_prompt(2, 9)}
+    steps = [{1: prompts[1][:30], 2: prompts[2]}, {1: prompts[1][30:], 2: [7]}, {1: [5], 2: [6]}]
+    return torch.cat([model.logits(sequences.step(model, attention, step)) for step in steps])
+
+
+def split(folder: Path, size: int) -> list[torch.Tensor]:
+    meeting = Meeting(size)
+
+    def rank(number: int) -> torch.Tensor:
+        return logits(folder, LoadOptions(group=ThreadGroup(meeting, number)))
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(rank, range(size)))
+
+
+def write(name: str, folder: Path, **changes: int) -> Path:
+    family, own = CASES[name]
+    make_reference(family, own | EVEN | SPLIT[name] | changes).save_pretrained(folder)
+    return folder
+
+
+def assert_split_is_whole(folder: Path, size: int) -> None:
+    whole = logits(folder, LoadOptions())
+    for one in split(folder, size):
+        torch.testing.assert_close(one, whole, atol=3e-5 * float(whole.abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", SPLIT)
+def test_ranks_together_compute_what_one_does(name: str, size: int, tmp_path: Path) -> None:
+    assert_split_is_whole(write(name, tmp_path), size)
+
+
+def pack(folder: Path) -> None:
+    """Gives a gpt-oss checkpoint random packed experts."""
+    generator = torch.Generator().manual_seed(3)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inputs, outputs = tensors.pop(name).shape
+        shape = (experts, outputs, inputs // 32)
+        tensors[f"{name}_blocks"] = torch.randint(256, (*shape, 16), generator=generator, dtype=torch.uint8)
+        tensors[f"{name}_scales"] = torch.randint(120, 125, shape, generator=generator, dtype=torch.uint8)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_packed_experts_are_split_where_their_groups_allow(tmp_path: Path) -> None:
+    pack(write("gpt-oss", tmp_path, intermediate_size=64))
+    assert_split_is_whole(tmp_path, 2)
+    with pytest.raises(UnsupportedModel, match="experts of 64 packed in groups of 32, which 4 ranks cannot share"):
+        logits(tmp_path, LoadOptions(group=ThreadGroup(Meeting(4), 0)))
+
+
+def test_experts_that_lie_stacked_are_refused(tmp_path: Path) -> None:
+    folder = write("qwen3 moe, partly dense", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    stack(tensors, "model.layers.1.mlp.experts")
+    save_file(tensors, folder / "model.safetensors")
+    assert logits(folder, LoadOptions()).isfinite().all()
+    with pytest.raises(UnsupportedModel, match="stores its experts together; leave --tp-size out"):
+        logits(folder, LoadOptions(group=ThreadGroup(Meeting(2), 0)))
+
+
+def stack(tensors: dict[str, torch.Tensor], name: str) -> None:
+    """Puts a layer's experts together."""
+    take: Callable[[str], torch.Tensor] = lambda part: torch.stack(  # noqa: E731
+        [tensors.pop(f"{name}.{expert}.{part}.weight") for expert in range(8)]
+    )
+    tensors[f"{name}.gate_up_proj"] = torch.cat((take("gate_proj"), take("up_proj")), dim=1)
+    tensors[f"{name}.down_proj"] = take("down_proj")
