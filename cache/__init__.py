@@ -9,7 +9,8 @@ A request's life, through `cache.Cache`:
     cache.close(lease, token_ids)                        once; None keeps nothing
 
 Device copies of the page table and of the full-to-sliding map follow `take_table_writes` and `take_sliding_writes`;
-`take_state_writes` says, once a step, what becomes of recurrent states.
+`take_state_writes` says, once a step, what becomes of recurrent states, and `take_host_copies` what goes to the host's
+pools or comes from them before the step.
 
     row of the table   [0, shared) the tree's, pinned   [shared, reserved) the lease's own   [reserved, …) meaningless
     pool               free + evictable (in the tree, unlocked) + leased (in the tree and locked, or own) = total
@@ -17,4 +18,6 @@ Device copies of the page table and of the full-to-sliding map follow `take_tabl
 
 Who owns what: `Cache` the pools, rows and leases; `Tree` the nodes, named outside by number; each `Component` its part
 of every node, its locks and its victims. The tree decides and returns `Actions`; the cache executes them.
+A `Tier` is one memory, pools and tree: the one that requests work in, and behind it `Host`, whose tree remembers what
+was copied to host memory. `Tier.receive` carries a `Path` from either into the other.
 """

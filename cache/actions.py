@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from corymb.cache.path import Path
 from corymb.cache.slots import Int32
 
 
@@ -16,13 +17,14 @@ class Move:
 
 @dataclass(slots=True)
 class Actions:
-    """Decided by the tree, executed by its owner before the next call: all moves, then frees in order of `frees`.
+    """Decided by the tree, executed by its owner before the next call: departures, moves, frees in order of `frees`.
 
     The frees of the full pool come last: a full slot may go only after the state that other pools keep under its name.
     """
 
     moves: list[Move] = field(default_factory=list)
     frees: dict[str, list[Int32]] = field(default_factory=dict)
+    departures: list[Path] = field(default_factory=list)  # as they were before evictions took something of their ends
 
     def free(self, pool: str, slots: Int32) -> None:
         """Gives `slots` back to `pool`."""

@@ -1,6 +1,7 @@
 """The cache as the scheduler sees it: executes what the tree decides, and owns pools and request table."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,19 +11,22 @@ from corymb.cache.check import check_cache
 from corymb.cache.component import Arrival, Component
 from corymb.cache.config import CacheConfig, validate
 from corymb.cache.eviction import order_of
+from corymb.cache.host import Host
 from corymb.cache.index import Index
 from corymb.cache.key import Key
 from corymb.cache.lease import Lease
 from corymb.cache.picture import TreePicture, picture
+from corymb.cache.pools import Pools
 from corymb.cache.recurrent import Recurrent
 from corymb.cache.rows import Rows
 from corymb.cache.sliding import Sliding
 from corymb.cache.sliding_pool import SlidingPool
-from corymb.cache.slots import Int32, Slots, pages_of
+from corymb.cache.slots import Int32, Slots
 from corymb.cache.state_pool import StatePool
+from corymb.cache.tier import Tier
 from corymb.cache.tree import Match, Tree
 from corymb.cache.usage import ComponentUsage, PoolUsage, component_usage, pool_usage
-from corymb.cache.writes import SlidingWrites, StateWrites, TableWrites
+from corymb.cache.writes import HostCopy, SlidingWrites, StateWrites, TableWrites
 
 UNBOUNDED = 1 << 60
 
@@ -66,8 +70,19 @@ class Cache:
         if config.has_index:
             auxiliary.append(Index(len(auxiliary) + 1))
         self.tree = Tree(page_size, order_of(config.eviction, config.eviction_slack), auxiliary)
+        self._pools = Pools(self.full, self.sliding_pool, self.state_pool.slots if self.state_pool else None)
+        self.host = self._make_host()
         self.leases: dict[int, Lease] = {}  # by row
         self.pins_sliding = np.zeros(config.num_rows, np.bool_)  # rows whose receipt still locks sliding state
+
+    def _make_host(self) -> Host | None:
+        if self.config.host is None:
+            return None
+        device = Tier(self.tree, self._pools, sliding=self.sliding, recurrent=self.recurrent, execute=self.execute)
+        host = Host(self.config, self.config.host, device)
+        if host.stores_departures:
+            self.tree.departure = device.path
+        return host
 
     @property
     def table(self) -> Int32:
@@ -80,7 +95,8 @@ class Cache:
         return len(self.rows.free)
 
     def match(self, key: Key, limit: int) -> int:
-        """Returns how many of the first `limit` tokens `open` would find now. Leaves no trace."""
+        """Returns how many of the first `limit` tokens `open` would find now, without what it would load from the host.
+        Leaves no trace."""
         return self.tree.measure(key, self._usable(limit))
 
     def open(self, key: Key, limit: int, *, priority: int = 0) -> Lease | None:
@@ -88,6 +104,8 @@ class Cache:
         Pass the prompt's length - 1 at most: its last token must be computed, for its logits."""
         if not self.rows.free:
             return None
+        if self.host:
+            self.host.load(key, self._usable(limit))
         match = self.tree.match(key, self._usable(limit))
         receipt = self.tree.lock(match.node_id)
         row = self.rows.open(match.slots)
@@ -95,7 +113,7 @@ class Cache:
         lease.reaches = {each.name: reach for each, reach in zip(self.tree.components, match.reaches, strict=True)}
         self.leases[row] = lease
         self.pins_sliding[row] = match.num_tokens > 0
-        self._open_state(lease, match)
+        self._open_state(lease, match, key, limit)
         return lease
 
     def expect(self, lease: Lease, branch: int) -> None:
@@ -200,6 +218,11 @@ class Cache:
             self._unpin_state(row)
         return writes
 
+    def take_host_copies(self) -> Sequence[HostCopy]:
+        """Returns the copies between device and host decided since the last call. Called once a step, after all that
+        can evict, and done in this order before the step's forward."""
+        return self.host.take_copies() if self.host else ()
+
     def available(self) -> Available:
         """Returns how many tokens `grow` could hand out now."""
         full, sliding, states = self.full.num_free_tokens + self.tree.full.evictable, UNBOUNDED, UNBOUNDED
@@ -225,7 +248,11 @@ class Cache:
         """Drops everything cached; returns False, and nothing has changed, while a lease is open."""
         if self.leases:
             return False
+        departure, self.tree.departure = self.tree.departure, None
         self.execute(self.tree.clear())
+        self.tree.departure = departure
+        if self.host:
+            self.host.clear()
         return True
 
     def check(self) -> None:
@@ -235,11 +262,12 @@ class Cache:
     def _usable(self, limit: int) -> int:
         return min(limit, self.config.context_length) if self.config.enable_prefix_cache else 0
 
-    def _open_state(self, lease: Lease, match: Match) -> None:
+    def _open_state(self, lease: Lease, match: Match, key: Key, limit: int) -> None:
         if self.recurrent is None or self.state_pool is None:
             return
         step = math.lcm(self.config.page_size, self.config.state_grid)
-        branch = match.num_full - match.num_full % step
+        known = max(match.num_full, self.host.knows(key, self._usable(limit)) if self.host else 0)
+        branch = known - known % step
         lease.branch = branch if branch > match.num_tokens else 0
         state = self.tree.value(match.node_id, self.recurrent)
         source = int(state[0]) if state is not None else 0
@@ -290,6 +318,8 @@ class Cache:
         )
         inserted = self.tree.insert(arrival)
         self.execute(inserted.actions)
+        if self.host and finished and inserted.num_tokens:
+            self.host.finished(inserted.node_id)
         return inserted.node_id, inserted.num_tokens
 
     def _free_own(self, row: int, start: int) -> None:
@@ -306,14 +336,8 @@ class Cache:
             self.pins_sliding[row] = False
 
     def execute(self, actions: Actions) -> None:
-        """Does to the pools what the tree has decided."""
-        size = self.config.page_size
-        for move in actions.moves:
-            assert self.sliding_pool is not None
-            self.sliding_pool.move(move.source, move.target)
-        if self.sliding_pool and "sliding" in actions.frees:
-            self.sliding_pool.free(pages_of(np.concatenate(actions.frees["sliding"]), size))
-        if self.state_pool and "recurrent" in actions.frees:
-            self.state_pool.slots.free(np.concatenate(actions.frees["recurrent"]))
-        if "full" in actions.frees:
-            self.full.free(pages_of(np.concatenate(actions.frees["full"]), size))
+        """Does what the tree has decided."""
+        if self.host:
+            for path in actions.departures:
+                self.host.store(path)
+        self._pools.execute(actions)

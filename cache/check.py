@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from corymb.cache.sliding import Sliding
     from corymb.cache.sliding_pool import SlidingPool
     from corymb.cache.state_pool import StatePool
+    from corymb.cache.tier import Tier
     from corymb.cache.tree import Tree
 
 
@@ -50,6 +51,8 @@ def check_cache(cache: "Cache") -> None:
     """The tree; then that every page of each pool is in exactly one place, and that rows and leases agree."""
     check_tree(cache.tree)
     _check_rows(cache)
+    if cache.host is not None:
+        check_tier(cache.host.tier)
     nodes = list(_below(cache.tree.root))
     size = cache.config.page_size
     in_tree = [pages_of(_value(node, FULL), size) for node in nodes]
@@ -61,6 +64,25 @@ def check_cache(cache: "Cache") -> None:
         _check_sliding(cache, cache.sliding, cache.sliding_pool, nodes)
     if cache.recurrent is not None and cache.state_pool is not None:
         _check_states(cache, cache.recurrent, cache.state_pool, nodes)
+
+
+def check_tier(tier: "Tier") -> None:
+    """A tier that no request works in: its tree, and that the tree has all that is not free."""
+    check_tree(tier.tree)
+    assert not tier.tree.receipts, "a lock outlives its transfer"
+    nodes, pools = list(_below(tier.tree.root)), tier.pools
+    pages = [pages_of(_value(node, FULL), pools.page_size) for node in nodes]
+    _check_conserved("full on the host", pools.full, pages)
+    if tier.sliding is not None and pools.sliding is not None:
+        live = [each for node, each in zip(nodes, pages, strict=True) if node.values[tier.sliding.index] is not None]
+        twins = pools.sliding.twins
+        owners = np.concatenate([*live, np.empty(0, np.int32)])
+        assert set(np.flatnonzero(twins).tolist()) == set(owners.tolist()), "host twins that nobody counts, or missing"
+        _check_conserved("sliding on the host", pools.sliding.slots, [twins[owners]])
+    if tier.recurrent is not None and pools.states is not None:
+        index = tier.recurrent.index
+        states = [_value(node, index) for node in nodes if node.values[index] is not None]
+        _check_conserved("recurrent on the host", pools.states, states)
 
 
 def _check_sliding(cache: "Cache", sliding: "Sliding", pool: "SlidingPool", nodes: list[Node]) -> None:

@@ -11,6 +11,21 @@ Eviction = Literal["lru", "lfu", "slru", "priority", "tlru"]
 LEAST_STATES = 2  # one that a request works in, and one that it starts from
 
 
+WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
+
+
+class HostConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The pools in host memory, sized like the device's: page 0 is reserved and counted."""
+
+    num_full_tokens: int
+    num_sliding_tokens: int = 0
+    num_states: int = 0
+    policy: WritePolicy = "write_through"
+    full_bytes: int = 0  # of a token in the full pool, for metrics
+    sliding_bytes: int = 0
+    state_bytes: int = 0
+
+
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in tokens are multiples of `page_size`. Page 0 of every pool is reserved as the target of padded writes; it
     is counted in the pool's size, so a pool of n tokens has the slots 0 … n - 1."""
@@ -29,6 +44,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     eviction: Eviction = "lru"
     eviction_slack: int = 1024  # tlru: tokens that an idle conversation may lose before all of it is judged by its age
     enable_prefix_cache: bool = True
+    host: HostConfig | None = None  # a second tier behind the pools; None: there is none
 
 
 def validate(config: CacheConfig) -> None:
@@ -44,10 +60,26 @@ def validate(config: CacheConfig) -> None:
         raise ValueError("num_sliding_tokens and sliding_window go together: set both or neither")
     if config.num_states:
         _validate_states(config)
+    if config.host is not None:
+        _validate_host(config, config.host)
     if config.eviction_slack < 0:
         raise ValueError(f"eviction_slack is {config.eviction_slack}: it must be at least 0")
     if config.num_rows < 2:
         raise ValueError(f"num_rows is {config.num_rows}: two rows are the least, row 0 is padding")
+
+
+def _validate_host(config: CacheConfig, host: HostConfig) -> None:
+    if not config.enable_prefix_cache:
+        raise ValueError("a second tier without a prefix cache has nothing to keep: leave one of the two out")
+    pools = [("full", True, host.num_full_tokens), ("sliding", config.num_sliding_tokens > 0, host.num_sliding_tokens)]
+    for name, wanted, size in pools:
+        if size % config.page_size or size < 2 * config.page_size * wanted or bool(size) != wanted:
+            raise ValueError(
+                f"the host's num_{name}_tokens is {size}: make it whole pages of {config.page_size}, two at least, "
+                "where the device has such a pool, and 0 where it has not"
+            )
+    if bool(host.num_states) != bool(config.num_states) or host.num_states == 1:
+        raise ValueError(f"the host's num_states is {host.num_states}: two are the least, where the device has states")
 
 
 def _validate_states(config: CacheConfig) -> None:

@@ -1,6 +1,6 @@
 """The one radix tree: matches, inserts, locks and evicts every kind of attention state, and touches no pool itself."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from corymb.cache.eviction import FULL, Order
 from corymb.cache.full import Full
 from corymb.cache.key import TOKEN_BYTES, Edge, Key, common_tokens
 from corymb.cache.node import Node
+from corymb.cache.path import Path
 from corymb.cache.slots import Int32
 from corymb.cache.walk import edge_at, walk
 
@@ -70,6 +71,7 @@ class Tree:
         self._last_serial = 0
         self._stamp = 0
         self.root = self._new_node()
+        self.departure: Callable[[int], Path] | None = None  # what to note of a node before something of it is evicted
 
     @property
     def num_nodes(self) -> int:
@@ -90,8 +92,20 @@ class Tree:
 
     def match(self, key: Key, limit: int) -> Match:
         """Finds the longest usable prefix of the first `limit` tokens, makes a node end there, and marks it as used."""
+        return self._match(key, limit, self.components)
+
+    def reach(self, key: Key, limit: int) -> Match:
+        """Like `match`, of all tokens that the tree has, usable or not."""
+        return self._match(key, limit, [self.full])
+
+    def reaches(self, key: Key, limit: int) -> Sequence[int]:
+        """Returns how far each component alone would reach, and leaves no trace."""
         tokens = key.tokens(limit, self.page_size)
-        found = walk(self.root, key.namespace, tokens, self.page_size, self.components)
+        return walk(self.root, key.namespace, tokens, self.page_size, self.components).reaches
+
+    def _match(self, key: Key, limit: int, components: Sequence[Component]) -> Match:
+        tokens = key.tokens(limit, self.page_size)
+        found = walk(self.root, key.namespace, tokens, self.page_size, components)
         if not found.path:
             return Match(self.root.id, 0, EMPTY, found.reaches)
         path = found.path
@@ -237,6 +251,8 @@ class Tree:
         return self.evict({self.full.name: self.full.evictable})
 
     def _evict(self, node: Node, component: Component, actions: Actions, freed: list[int]) -> None:
+        if self.departure is not None:
+            actions.departures.append(self.departure(node.id))
         whole = not node.children and not node.locks[FULL]
         for other in self.components:
             if whole or other.cascade <= component.cascade:

@@ -1,11 +1,13 @@
 """Changes of host tables that a device copy has to follow."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Int32 = NDArray[np.int32]
+PoolName = Literal["full", "sliding", "recurrent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,25 @@ class StateWrites:
         """Rows that go on from the states in `slots`, and nothing else."""
         empty = np.empty(0, np.int32)
         return StateWrites(slots, empty, empty, empty, empty, empty)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a pool of one tier has in the slots `source` is wanted in the slots `target` of another's."""
+
+    pool: PoolName
+    source: Int32
+    target: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """Contents of a pool's slots go from the device's to the host's, or back."""
+
+    pool: PoolName
+    to_host: bool
+    source: Int32
+    target: Int32
 
 
 @dataclass(frozen=True, slots=True)

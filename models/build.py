@@ -23,6 +23,7 @@ from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
 from corymb.models.gloo_group import GlooGroup
 from corymb.models.group import ALONE, Group
+from corymb.models.host_pools import make_host_pools
 from corymb.models.load import TORCH_DTYPES, LoadOptions
 from corymb.models.meeting import Ranks
 from corymb.models.memory import Memory, host_memory
@@ -33,6 +34,7 @@ from corymb.models.precision import Precision, resolve_precision
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
+from corymb.models.second_tier import SecondTier, host_config
 from corymb.models.sizing import (
     SLIDING_RATIO,
     STATE_RATIO,
@@ -81,6 +83,7 @@ class RunnerOptions:
     eviction: Eviction = "lru"
     eviction_slack: int = 1024  # tokens
     enable_prefix_cache: bool = True
+    second_tier: SecondTier | None = None
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
     ranks: Ranks | None = None  # that share the model; None: this process computes all of it
     cuda: CudaOptions = field(default_factory=CudaOptions)
@@ -296,7 +299,7 @@ def _window(blueprint: Blueprint) -> int | None:
 def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: int, sizes: PoolSizes) -> CacheConfig:
     window = _window(blueprint) or 0
     grid = GRID if blueprint.config.decoder else 1
-    states = sizes.num_states
+    states, tier = sizes.num_states, options.second_tier
     return CacheConfig(
         num_full_tokens=sizes.num_full_tokens + options.page_size,
         num_sliding_tokens=sizes.num_sliding_tokens + options.page_size if window else 0,
@@ -312,6 +315,7 @@ def _cache_config(options: RunnerOptions, blueprint: Blueprint, context_length: 
         eviction=options.eviction,
         eviction_slack=options.eviction_slack,
         enable_prefix_cache=options.enable_prefix_cache,
+        host=host_config(tier, options.page_size, sizes, host_memory()) if tier else None,
     )
 
 
@@ -334,7 +338,8 @@ def _execution(model: Model, blueprint: Blueprint, config: CacheConfig, dtype: t
     pools = allocate(model.attention_specs, config, dtype=dtype, place=place)
     sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=group)
     states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place) if model.state_specs else None
-    return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler, states=states)
+    host = make_host_pools(model.attention_specs, pools, states.pools if states else (), config, place)
+    return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler, states=states, host=host)
 
 
 def _pools_detail(sizes: PoolSizes, dtype: torch.dtype) -> str:

@@ -31,6 +31,7 @@ from corymb.models.errors import UnsupportedModel
 from corymb.models.gloo_group import GlooGroup
 from corymb.models.group import ALONE, Group
 from corymb.models.heads import BatchedHeads, SeparateHeads
+from corymb.models.host_pools import make_host_pools
 from corymb.models.load import LoadOptions
 from corymb.models.makers import Makers
 from corymb.models.meeting import Ranks
@@ -144,17 +145,21 @@ class CudaParts:
         """Allocates the pools."""
         types = Types(dtype, pool_dtype)
         place, sampling = Place(self.device.device), TritonSampling(self.launch)
+        specs = model.attention_specs
+        kv = allocate(specs, config, dtype=types.pools, place=place)
+        states = None
+        if model.state_specs:
+            states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place)
         return Parts(
             model=model,
             attention=self._attention(model, config, types),
-            kv=allocate(model.attention_specs, config, dtype=types.pools, place=place),
+            kv=kv,
             rows=Rows(config, place),
             sampler=Sampler(config.num_rows, eos_ids, place, sampling, group=self.group),
             sampling=sampling,
             launch=self.launch,
-            states=StatePools(model.state_specs, config.num_states, dtype=dtype, place=place)
-            if model.state_specs
-            else None,
+            states=states,
+            host=make_host_pools(specs, kv, states.pools if states else (), config, place),
         )
 
     def capture(self, parts: Parts, config: CacheConfig) -> CudaRunner:

@@ -12,6 +12,7 @@ from corymb.kernels.attention import Attention, GraphAttention, KVLayer, RaggedL
 from corymb.kernels.sampling import Choice, Sampling
 from corymb.kernels.triton_jit import Launch
 from corymb.models.cuda_staging import Shape, Staged, Staging, Wide, layout_of
+from corymb.models.host_pools import HostPools
 from corymb.models.model import Batch, Model, ScoringModel
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
@@ -31,6 +32,7 @@ class Parts:
     sampling: Sampling
     launch: Launch
     states: StatePools | None = None  # of a model that has `state_specs`
+    host: HostPools | None = None  # of a cache with a second tier
 
     def batch(self, wide: Wide, layout: RaggedLayout, attention: Attention, wanted: Tensor | None = None) -> Batch:
         """A step as the model sees it."""

@@ -133,6 +133,8 @@ class CudaRunner:
         """Queues one step behind those launched before."""
         begun = self._device.mark()
         begun.record()
+        if self.parts.host:
+            self.parts.host.copy(plan.copies)
         self.parts.rows.apply(plan)
         for opened in plan.opened:
             self.parts.sampler.open(opened)

@@ -13,6 +13,7 @@ from corymb.kernels.attention import Attention, KVLayer
 from corymb.kernels.sampling import Choice
 from corymb.models import prompt_logprobs
 from corymb.models.batch import build_layout, gather_tokens
+from corymb.models.host_pools import HostPools
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
 from corymb.models.model import Batch, Model
 from corymb.models.placement import Place
@@ -80,12 +81,14 @@ class Execution:
         sampler: Sampler,
         *,
         states: StatePools | None = None,
+        host: HostPools | None = None,
     ) -> None:
-        """`states`: of a model that has `state_specs`."""
+        """`states`: of a model that has `state_specs`; `host`: of a cache with a second tier."""
         self._model = model
         self._attention = attention
         self._kv = kv
         self._states = states
+        self._host = host
         self._rows = rows
         self._sampler = sampler
         self._place = Place(rows.last_sampled.device)
@@ -94,6 +97,8 @@ class Execution:
     def run(self, plan: StepPlan, masks: Callable[[], Masks] = no_masks) -> DeviceSamples:
         """Runs one step. Waits for the `masks` of its constrained rows when nothing else is left to compute."""
         started_s = time.perf_counter()
+        if self._host:
+            self._host.copy(plan.copies)
         self._rows.apply(plan)
         for opened in plan.opened:
             self._sampler.open(opened)

@@ -47,6 +47,11 @@ class StatePools:
         ]
         self._place = place
 
+    @property
+    def pools(self) -> list[torch.Tensor]:
+        """The pools, [num_slots, numbers of a slot] each."""
+        return list(self._pools.values())
+
     def before(self, writes: StateWrites) -> None:
         """What must be done before the step's forward."""
         if len(writes.zero):

@@ -252,6 +252,11 @@ class Stats(Message, frozen=True):
     num_generated_tokens: int
     num_aborted: int
     new_token_ratio: float
+    host_total: dict[str, int] = {}  # tokens by pool of the cache's second tier; empty where there is none
+    host_used: dict[str, int] = {}
+    host_stored: dict[str, int] = {}  # tokens by pool copied to it
+    host_loaded: dict[str, int] = {}  # and back
+    host_bytes: dict[str, int] = {}  # copied in all: "stored" and "loaded"
     plan_s: list[float] = []  # since the last snapshot, a step each: planning
     commit_s: list[float] = []  # since the last snapshot, a step each: processing results
     forward_s: list[float] = []  # since the last snapshot, a step each

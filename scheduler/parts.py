@@ -105,6 +105,7 @@ def put_together(
         table=cache.take_table_writes(),
         sliding=cache.take_sliding_writes(),
         states=states,
+        copies=cache.take_host_copies(),
         prompt_logprobs_from=one.scores_from,
         constrained=waiting if len(waiting) else None,
     )

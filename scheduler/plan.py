@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from corymb.cache.writes import SlidingWrites, StateWrites, TableWrites
+from corymb.cache.writes import HostCopy, SlidingWrites, StateWrites, TableWrites
 from corymb.scheduler.messages import Logprob, LogprobOptions, Sampling
 
 Int32 = NDArray[np.int32]
@@ -37,8 +37,8 @@ class StepPlan:
     """One ragged step.
 
     R rows of the request table take part; row r computes tokens [starts[r], starts[r] + widths[r]) of its sequence, and
-    T = widths.sum(). The order in which a runner applies a plan: `opened`, `table`, `sliding`, the new tokens' slots
-    (table[rows[r], starts[r] + j] = slots[offset[r] + j]), `states` up to the forward, the forward, the rest of
+    T = widths.sum(). A runner applies a plan in this order: `copies`, `opened`, `table`, `sliding`, the new tokens'
+    slots (table[rows[r], starts[r] + j] = slots[offset[r] + j]), `states` up to the forward, the forward, the rest of
     `states`, sampling, last_sampled[row] = token.
     """
 
@@ -54,6 +54,7 @@ class StepPlan:
     table: TableWrites = field(default_factory=TableWrites.none)
     sliding: SlidingWrites | None = None  # None where the model has no sliding-window layers
     states: StateWrites | None = None  # None where the model has no recurrent state
+    copies: Sequence[HostCopy] = ()  # between the pools of device and host, in this order
     prompt_logprobs_from: Int32 | None = None
     # [R], first position of the chunk (relative to its start) whose logits score the prompt's next token; widths[r] for
     # none. None when no row wants any.

@@ -49,6 +49,7 @@ def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
     """A snapshot for the metrics endpoint; takes the step times out of the tally."""
     usage, components = ledger.cache.usage(), ledger.cache.components()
     plan_s, commit_s, forward_s = tally.take_times()
+    host = ledger.cache.host.usage() if ledger.cache.host else None
     return Stats(
         num_running=ledger.num_seated,
         num_waiting=len(ledger.queue),
@@ -68,6 +69,11 @@ def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
         num_generated_tokens=tally.num_generated_tokens,
         num_aborted=tally.num_aborted,
         new_token_ratio=ratio.value,
+        host_total=host.total if host else {},
+        host_used=host.used if host else {},
+        host_stored=host.moved.stored if host else {},
+        host_loaded=host.moved.loaded if host else {},
+        host_bytes={"stored": host.stored_bytes, "loaded": host.loaded_bytes} if host else {},
         plan_s=plan_s,
         commit_s=commit_s,
         forward_s=forward_s,

@@ -2,13 +2,14 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
 
-from corymb.cache.config import LEAST_STATES, Eviction
+from corymb.cache.config import LEAST_STATES, Eviction, WritePolicy
 from corymb.scheduler import validity
 from corymb.scheduler.config import SchedulerConfig
 from corymb.serve import gpu_options, parallel_options
@@ -81,6 +82,10 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     radix_eviction_policy: Eviction = "lru"
     radix_eviction_slack: int = 1024  # tokens, for tlru
     disable_radix_cache: bool = False
+    enable_hierarchical_cache: bool = False
+    hicache_ratio: float | None = None  # host memory for each byte of the device's pools; None: 2.0
+    hicache_size: float | None = None  # GB, instead of the ratio
+    hicache_write_policy: WritePolicy | None = None  # None: write_through
 
 
 class RuntimeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,9 +242,34 @@ def _pick(section: type[Section], flags: argparse.Namespace, **values: object) -
     return section(**values)
 
 
+def _tier_conflicts(config: ServeConfig) -> Iterator[str]:
+    memory = config.memory
+    given = {
+        "--hicache-ratio": memory.hicache_ratio,
+        "--hicache-size": memory.hicache_size,
+        "--hicache-write-policy": memory.hicache_write_policy,
+    }
+    named = [flag for flag, value in given.items() if value is not None]
+    if not memory.enable_hierarchical_cache:
+        if named:
+            yield f"{named[0]} is for --enable-hierarchical-cache; give that too, or leave it out."
+        return
+    if memory.disable_radix_cache:
+        yield "--enable-hierarchical-cache keeps prefixes, and --disable-radix-cache forbids it; leave one of them out."
+    if memory.hicache_ratio is not None and memory.hicache_size is not None:
+        yield "--hicache-ratio and --hicache-size both say how much host memory is used; leave one of them out."
+    if config.parallel.tp_size > 1:
+        yield "--enable-hierarchical-cache works with one rank; leave it or --tp-size out."
+
+
 def _check_pairs(config: ServeConfig) -> None:
     """Refuses options that exclude each other."""
-    for sentence in (*gpu_options.conflicts(config.gpu), *parallel_options.conflicts(config.parallel)):
+    conflicts = (
+        gpu_options.conflicts(config.gpu),
+        parallel_options.conflicts(config.parallel),
+        _tier_conflicts(config),
+    )
+    for sentence in chain.from_iterable(conflicts):
         raise ConfigError(sentence)
     scheduler, memory = config.scheduler, config.memory
     chunk = scheduler.chunked_prefill_size

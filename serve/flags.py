@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn, get_args
 
-from corymb.cache.config import Eviction
+from corymb.cache.config import Eviction, WritePolicy
 from corymb.scheduler.config import Order
 from corymb.serve.config import GrammarBackend
 from corymb.serve.flag_values import (
@@ -276,12 +276,11 @@ def _add_memory(group: Any) -> None:
         help="recurrent states that the cache keeps of one sequence (default: no bound)",
     )
     add("--radix-eviction-policy", choices=get_args(Eviction), help="what leaves the cache first (default: lru)")
-    add(
-        "--radix-eviction-slack",
-        metavar="N",
-        type=positive,
-        help="tokens that tlru may take from the end of an idle conversation (default: 1024)",
-    )
+    add("--radix-eviction-slack", metavar="N", type=positive, help="tokens of a conversation's end for tlru (1024)")
+    add("--enable-hierarchical-cache", action="store_true", help="keep what leaves the cache in host memory")
+    add("--hicache-ratio", metavar="X", type=above_zero, help="host memory for each byte of the KV pools (default: 2)")
+    add("--hicache-size", metavar="GB", type=above_zero, help="host memory, instead of that ratio")
+    add("--hicache-write-policy", choices=get_args(WritePolicy), help="when it is copied (default: write_through)")
     add("--disable-radix-cache", action="store_true", help="no prefix reuse between requests")
 
 

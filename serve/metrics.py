@@ -176,10 +176,16 @@ class Metrics:
         for name, (text, values) in _tree_gauges(stats).items():
             yield self._by_label(name, text, "component", values)
         yield self._gauge("tree_nodes", "Nodes of the cache's tree.", stats.tree_nodes)
-        hits = CounterMetricFamily("corymb_tree_hit_tokens", _HITS_HELP, labels=[*self._labels, "component"])
-        for component, count in stats.hit_tokens.items():
-            hits.add_metric([*self._labels.values(), component], count)
-        yield hits
+        yield self._counter_by("tree_hit_tokens", _HITS_HELP, "component", stats.hit_tokens)
+        yield self._by_label("host_capacity_tokens", "Size of each pool on the host.", "pool", stats.host_total)
+        yield self._by_label("host_used_tokens", "What each pool on the host holds.", "pool", stats.host_used)
+        none = {"full": 0}
+        yield self._counter_by("host_stored_tokens", "Copied to the host.", "pool", stats.host_stored or none)
+        yield self._counter_by(
+            "host_loaded_tokens", "Found on the host and copied back.", "pool", stats.host_loaded or none
+        )
+        moved = stats.host_bytes or {"stored": 0, "loaded": 0}
+        yield self._counter_by("host_copied_bytes", "Copied between device and host.", "direction", moved)
 
     def _counter(self, name: str, text: str, value: float) -> Metric:
         family = CounterMetricFamily(f"corymb_{name}", text, labels=list(self._labels))
@@ -193,6 +199,12 @@ class Metrics:
 
     def _by_label(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
         family = GaugeMetricFamily(f"corymb_{name}", text, labels=[*self._labels, label])
+        for key, value in values.items():
+            family.add_metric([*self._labels.values(), key], value)
+        return family
+
+    def _counter_by(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+        family = CounterMetricFamily(f"corymb_{name}", text, labels=[*self._labels, label])
         for key, value in values.items():
             family.add_metric([*self._labels.values(), key], value)
         return family

@@ -14,6 +14,7 @@ from corymb.models.grammar_backends import Backend, make_backend
 from corymb.models.matchers import BackgroundMatchers
 from corymb.models.meeting import Meeting, Ranks
 from corymb.models.progress import bars
+from corymb.models.second_tier import DEFAULT_RATIO, SecondTier
 from corymb.scheduler.agreement import Agreement, no_check
 from corymb.scheduler.constraint import Matchers
 from corymb.scheduler.door import Limits
@@ -23,7 +24,7 @@ from corymb.scheduler.plan import Runner, StepPlan, StepResult
 from corymb.scheduler.scheduler import Scheduler
 from corymb.serve.childhood import Parent, Pulse, start_heartbeat
 from corymb.serve.children import ChildOptions
-from corymb.serve.config import ServeConfig
+from corymb.serve.config import MemoryOptions, ServeConfig
 from corymb.serve.failpoints import Failpoints
 from corymb.serve.garbage import settle
 from corymb.serve.lockstep import alone, blaming_the_dead, follow, lead
@@ -199,9 +200,21 @@ def _runner_options(folder: Path, config: ServeConfig, ranks: Ranks | None) -> R
         eviction=config.memory.radix_eviction_policy,
         eviction_slack=config.memory.radix_eviction_slack,
         enable_prefix_cache=not config.memory.disable_radix_cache,
+        second_tier=_second_tier(config.memory),
         kv_cache_dtype=config.gpu.kv_cache_dtype,
         ranks=ranks,
         cuda=_cuda_options(config, 0 if ranks is None else ranks.meeting.rank),
+    )
+
+
+def _second_tier(memory: MemoryOptions) -> SecondTier | None:
+    if not memory.enable_hierarchical_cache:
+        return None
+    size_gb = memory.hicache_size
+    return SecondTier(
+        ratio=memory.hicache_ratio or DEFAULT_RATIO,
+        size_bytes=None if size_gb is None else int(size_gb * 1e9),
+        policy=memory.hicache_write_policy or "write_through",
     )
 
 

@@ -18,8 +18,17 @@ class Device:
         self.full = np.zeros(config.num_full_tokens, np.int64)
         self.sliding = np.zeros(config.num_sliding_tokens, np.int64)
         self.states = np.full(config.num_states, -1, np.int64)
+        sizes = config.host
+        self.host = {
+            "full": np.full(sizes.num_full_tokens if sizes else 0, -1, np.int64),
+            "sliding": np.full(sizes.num_sliding_tokens if sizes else 0, -1, np.int64),
+            "recurrent": np.full(sizes.num_states if sizes else 0, -1, np.int64),
+        }
 
     def run(self, cache: Cache, requests: list[Request], widths: list[int], slots: np.ndarray) -> None:
+        rows = np.array([request.lease.row for request in requests], np.int32)
+        states = cache.take_state_writes(rows, np.array([r.computed for r in requests], np.int32) + np.int32(widths))
+        self.copy(cache)
         writes, sliding = cache.take_table_writes(), cache.take_sliding_writes()
         self.table[writes.rows, writes.positions] = writes.slots
         if sliding is not None:
@@ -30,8 +39,6 @@ class Device:
             stop = request.computed + width
             self.table[request.lease.row, request.computed : stop] = slots[at : at + width]
             at += width
-        rows = np.array([request.lease.row for request in requests], np.int32)
-        states = cache.take_state_writes(rows, np.array([r.computed for r in requests], np.int32) + np.int32(widths))
         if states is not None:
             self.states[states.zero] = 0
             self.states[states.before_to] = self.states[states.before_from]
@@ -39,6 +46,15 @@ class Device:
             self.states[states.after_to] = self.states[states.after_from]
         for request, width in zip(requests, widths, strict=True):
             self.forward(request, width)
+
+    def copy(self, cache: Cache) -> None:
+        pools = {"full": self.full, "sliding": self.sliding, "recurrent": self.states}
+        for copy in cache.take_host_copies():
+            source, target = pools[copy.pool], self.host[copy.pool]
+            source, target = (source, target) if copy.to_host else (target, source)
+            assert len(set(copy.target.tolist())) == len(copy.source), "a slot is copied to twice"
+            assert (copy.target > 0).all(), "padding is overwritten"
+            target[copy.target] = source[copy.source]
 
     def change_states(self, requests: list[Request], widths: list[int], slots: np.ndarray) -> None:
         assert len(set(slots.tolist())) == len(requests), "two rows work in one state"

@@ -16,6 +16,36 @@ class Fault:
 
 FAULTS = [
     Fault(
+        "what the host reads is not locked while the device makes room",
+        "cache/host.py",
+        "        receipt = tree.lock(node_id)",
+        "        receipt = tree.lock(tree.root.id)",
+    ),
+    Fault(
+        "a window comes back without its first tokens",
+        "cache/tier.py",
+        "        start = max(path.live_from, end - self.sliding.tail, 0)",
+        "        start = max(path.live_from, end - self.sliding.tail, 0) + self.pools.page_size",
+    ),
+    Fault(
+        "what the device evicts is not stored",
+        "cache/cache.py",
+        "            self.tree.departure = device.path",
+        "            self.tree.departure = None",
+    ),
+    Fault(
+        "the host forgets the order of copies",
+        "cache/host.py",
+        "        copies, self._copies = self._copies, []",
+        "        copies, self._copies = self._copies[::-1], []",
+    ),
+    Fault(
+        "a host page is never given back",
+        "cache/pools.py",
+        """            self.full.free(pages_of(frees["full"], self.page_size))""",
+        """            self.full.free(pages_of(frees["full"], self.page_size)[1:])""",
+    ),
+    Fault(
         "the end of a conversation keeps the rank of the whole",
         "cache/tree.py",
         "        self.full.victims.renew(lower)",

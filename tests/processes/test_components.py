@@ -15,17 +15,27 @@ NUM_TOKENS = 24
 LITTLE = ("--max-total-tokens", "1400")
 HALF = ("--swa-full-tokens-ratio", "0.5")
 STATES = ("--max-mamba-cache-size", "11", "--mamba-track-interval", "16")
+HOST = ("--enable-hierarchical-cache", "--hicache-write-policy", "write_back")
 FLAGS = {
     "hash-sliding": (*LITTLE, *HALF, "--page-size", "4", "--chunked-prefill-size", "32", "--enable-mixed-chunk"),
     "hash-recurrent": (*LITTLE, *STATES, "--disable-overlap-schedule"),
+    "hash-hybrid+host": (
+        *LITTLE,
+        *HALF,
+        *STATES,
+        "--enable-hierarchical-cache",
+        "--hicache-write-policy",
+        "write_back",
+    ),
     "hash-hybrid": (*LITTLE, *HALF, *STATES, "--chunked-prefill-size", "48"),
 }
 
 
 @pytest.fixture(scope="module", params=FLAGS)
 def server(serving, request):
-    with serving(f"corymb/{request.param}", "--max-running-requests", "8", *FLAGS[request.param]) as server:
-        server.model = request.param
+    model = request.param.partition("+")[0]
+    with serving(f"corymb/{model}", "--max-running-requests", "8", *FLAGS[request.param]) as server:
+        server.model, server.has_host = model, "+host" in request.param
         yield server
 
 
@@ -82,6 +92,8 @@ def test_conversations_are_exact_while_others_come_and_go(server):
     assert metric(server, "corymb_tree_protected_tokens") == dict.fromkeys(names, 0.0)
     assert metric(server, "corymb_tree_evictable_tokens") == metric(server, "corymb_pool_evictable_tokens")
     assert metric(server, "corymb_tree_hit_tokens_total")["full"] > 0
+    assert (metric(server, "corymb_host_used_tokens").get("full", 0.0) > 0) == server.has_host
+    assert (metric(server, "corymb_host_stored_tokens_total")["full"] > 0) == server.has_host
 
 
 def test_the_tree_can_be_looked_at(server, tmp_path):

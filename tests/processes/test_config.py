@@ -99,6 +99,13 @@ def test_wrong_flag_gets_one_sentence_and_status_2(arguments, sentence, capsys):
         ("--schedule-low-priority-values-first", "needs --enable-priority-scheduling"),
         ("--heartbeat-timeout 50 --watchdog-timeout 20", "must not be above"),
         ("--max-total-tokens 8 --page-size 16", "does not hold one page"),
+        ("--hicache-ratio 3", "--hicache-ratio is for --enable-hierarchical-cache; give that too, or leave it out"),
+        (
+            "--enable-hierarchical-cache --disable-radix-cache",
+            "--disable-radix-cache forbids it",
+        ),
+        ("--enable-hierarchical-cache --hicache-ratio 3 --hicache-size 4", "both say how much host memory is used"),
+        ("--enable-hierarchical-cache --tp-size 2", "works with one rank; leave it or --tp-size out"),
         ("--test-failpoint scheduler.explode=1", "PROCESS.ACTION=NUMBER"),
         ("--test-failpoint scheduler.die_at_step=x", "PROCESS.ACTION=NUMBER"),
         ("--api-key a --api-key-file b", "not both"),

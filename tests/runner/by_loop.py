@@ -14,7 +14,7 @@ from corymb.scheduler.messages import Control, Generate, Output, Reply, Stats, T
 from corymb.scheduler.scheduler import Scheduler
 
 RUNNER_FIELDS = {"page_size", "max_total_tokens", "enable_prefix_cache", "dtype", "sliding_ratio"}
-RUNNER_FIELDS |= {"max_states", "state_interval", "max_states_per_path"}
+RUNNER_FIELDS |= {"device", "second_tier", "max_states", "state_interval", "max_states_per_path"}
 
 
 @dataclass

@@ -97,6 +97,11 @@ class SimulatedRunner:
         # Poison: what nobody wrote must not read as zero.
         self._full = random.integers(1, PRIME, cache.num_full_tokens)
         self._sliding = random.integers(1, PRIME, max(cache.num_sliding_tokens, 1))
+        self._host = {}
+        if cache.host is not None:
+            sizes = (cache.host.num_full_tokens, cache.host.num_sliding_tokens, cache.host.num_states)
+            names = ("full", "sliding", "recurrent")
+            self._host = {name: random.integers(1, PRIME, size) for name, size in zip(names, sizes, strict=True)}
         self._map = np.zeros(cache.num_full_tokens, np.int32)
         self._states = random.integers(1, PRIME, cache.num_states)
         self._passed: dict[int, tuple[int, Int64]] = {}  # by row, states after its newest tokens, and how many before
@@ -149,6 +154,15 @@ class SimulatedRunner:
         self._sampled[plan.step] = done
 
     def _follow(self, plan: StepPlan) -> None:
+        device = {"full": self._full, "sliding": self._sliding, "recurrent": self._states}
+        for copy in plan.copies:
+            source, target = device[copy.pool], self._host[copy.pool]
+            if not copy.to_host:
+                source, target = target, source
+            assert len(set(copy.target.tolist())) == len(copy.source), "a slot is copied to twice"
+            assert (copy.source > 0).all(), "padding is copied"
+            assert (copy.target > 0).all(), "padding is overwritten"
+            target[copy.target] = source[copy.source]
         for opened in plan.opened:
             self._rows[opened.row] = _Row(opened, opened.output_ids.tolist())
             self._last_sampled[opened.row] = -1

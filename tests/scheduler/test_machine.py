@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from corymb.cache.config import HostConfig
 from corymb.scheduler.messages import Abort, Control, LogprobOptions
 
 from .bench import Bench, generate
@@ -41,6 +42,14 @@ def options(draw):
             "state_interval": math.lcm(page, grid) * draw(st.sampled_from([1, 3])),
             "max_states_per_path": draw(st.sampled_from([None, None, 1, 3])),
         }
+    policy = draw(st.sampled_from([None, None, "write_through", "write_through_selective", "write_back"]))
+    if policy and caching:
+        cache["host"] = HostConfig(
+            num_full_tokens=draw(st.sampled_from([2, 8, 40])) * 16,
+            num_sliding_tokens=draw(st.sampled_from([2, 8, 40])) * 16 if window else 0,
+            num_states=draw(st.sampled_from([2, 5, 40])) if "num_states" in cache else 0,
+            policy=policy,
+        )
     orders = ["fcfs", "lof", "random", "routing-key", "lpm", "dfs-weight", "hrrn"]
     chunk, prefill = draw(st.sampled_from([None, 1, 7, 16, 32, 2048])), draw(st.sampled_from([10, 64, 16384]))
     # One token a retraction, each after a prefill of one token a step, would be right but take for ever.
