@@ -60,7 +60,9 @@ def runner(folder, *, captured, **options):
         prefill_graph_max_tokens=captured,
         max_step_tokens=128,
     )
-    sizes = {"max_running_requests": 8, "max_total_tokens": 512, "sliding_ratio": 1.0}  # as large as the hand's
+    sizes = {"max_running_requests": 8, "max_total_tokens": 512}
+    if "sliding_window" in json.loads((folder / "config.json").read_text()):
+        sizes["sliding_ratio"] = 1.0  # as large as the hand's
     built = build(RunnerOptions(folder, device="cuda", dtype="float32", cuda=asked, **sizes), lambda *_: None)
     return built.runner
 
