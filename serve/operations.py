@@ -213,7 +213,7 @@ def _judging(parts: Parts) -> dict[str, Operation]:
 
 
 def _parsing() -> dict[str, Operation]:
-    calls = Body(fields=parse_fields(), required=("text", "tool_call_parser", "tools"))
+    calls = Body(fields=parse_fields(), required=("text", "tool_call_parser"))
     thoughts = Body(fields=separate_fields(), required=("text", "reasoning_parser"))
     return {
         "/parse_function_call": Operation(summary="Finds calls in a text.", body=calls, answer=schemas.PARSED),

@@ -35,7 +35,7 @@ def agree(body: dict) -> dict:
     limits = {name: body[name] for name in LIMITS if isinstance(body.get(name), int | float)}
     body |= {name: int(limit) % MOST_TOKENS + 1 for name, limit in limits.items()}
     body |= {name: None for name in ("min_tokens", "min_new_tokens", "best_of") if name in body}
-    if body.get("n") is not None:
+    if isinstance(body.get("n"), int | float):
         body["n"] = 1 if num_prompts(body) > MANY else int(body["n"]) % MOST_CHOICES + 1
     if body.get("top_logprobs"):
         body["logprobs"] = True
