@@ -180,8 +180,8 @@ FAULTS = [
     Fault(
         "a missing state is looked for off the grid",
         "cache/cache.py",
-        "branch = match.num_full - match.num_full % step",
-        "branch = match.num_full",
+        "branch = known - known % step",
+        "branch = known",
     ),
     Fault(
         "a row goes on reading slots that it gave back as duplicates",
