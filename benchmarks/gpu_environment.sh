@@ -1,10 +1,12 @@
 # Sourced by scripts that run on a GPU machine without a package index: installs wheels from .whl, makes the layers
 # importable, and takes compiled kernels from .kernels, where an earlier run on such a machine left them.
-# Wants seconds and out; sets python, site, begun and logs; gives left, run, save_kernels, save_logs.
+# Wants seconds and out, and device and port for servers; sets python, site, begun and logs; gives left, run, serve, stop,
+# save_kernels, save_logs.
 python=${PYTHON:-python3}
 logs=$out/logs
 mkdir -p "$logs"
 begun=$SECONDS
+server=
 site=/tmp/corymb-site # always the same: FlashInfer compiles anew where its path differs
 
 left() { echo $((seconds - (SECONDS - begun))); }
@@ -22,6 +24,33 @@ run() {
   echo "== $name: $((SECONDS - from)) s, exit $status" | tee -a "$logs/$name.log"
   return "$status"
 }
+
+# serve NAME ARGUMENT…: starts a server on $device and $port and waits until it is ready; prints its start-up.
+serve() {
+  local name=$1 log=$logs/server-$1.log from=$SECONDS
+  shift
+  # shellcheck disable=SC2086  # several flags
+  $python -P -m corymb.serve "$@" --device "$device" --port "$port" --offline ${SERVE_ARGS:-} >"$log" 2>&1 &
+  server=$!
+  until grep -q '^  ready' "$log"; do
+    if ! kill -0 $server 2>/dev/null || [ "$(left)" -lt 10 ]; then
+      echo "== $name did not start after $((SECONDS - from)) s:"
+      tail -25 "$log"
+      stop
+      return 1
+    fi
+    sleep 0.1
+  done
+  echo "== $name serves:"
+  sed '/^  ready/q' "$log"
+}
+
+# stop: ends it.
+stop() {
+  [ -n "$server" ] && kill -INT $server 2>/dev/null && wait $server
+  server=
+}
+trap stop EXIT
 
 # save_kernels: leaves what was compiled in OUT, in parts that a later run finds in .kernels.
 save_kernels() {

@@ -14,43 +14,17 @@ port=${PORT:-30800}
 device=${DEVICE:-cuda}
 shape=${SHAPE:-llama-3.1-8b}
 export CORYMB_CACHE=${CORYMB_CACHE:-/tmp/corymb-cache}
-server=
 
 # start NAME ARGUMENT…: starts a server and waits until it is ready; prints its start-up. Where it does not start with
 # captured prompts, it is tried without, and so are those after it.
 start() {
-  try "$@" && return 0
+  serve "$@" && return 0
   [[ " ${SERVE_ARGS:-} " == *prefill\ disabled* ]] && return 1
   cp "$logs/server-$1.log" "$logs/failed-$1.log"
   SERVE_ARGS="${SERVE_ARGS:-} --cuda-graph-backend-prefill disabled"
   echo "== FAILED with captured prompts; once more without"
-  try "$@"
+  serve "$@"
 }
-
-try() {
-  local name=$1 log=$logs/server-$1.log from=$SECONDS
-  shift
-  # shellcheck disable=SC2086  # several flags
-  $python -P -m corymb.serve "$@" --device "$device" --port "$port" --offline ${SERVE_ARGS:-} >"$log" 2>&1 &
-  server=$!
-  until grep -q '^  ready' "$log"; do
-    if ! kill -0 $server 2>/dev/null || [ "$(left)" -lt 10 ]; then
-      echo "== $name did not start after $((SECONDS - from)) s:"
-      tail -25 "$log"
-      stop
-      return 1
-    fi
-    sleep 0.1
-  done
-  echo "== $name serves:"
-  sed '/^  ready/q' "$log"
-}
-
-stop() {
-  [ -n "$server" ] && kill -INT $server 2>/dev/null && wait $server
-  server=
-}
-trap stop EXIT
 
 # ready_s NAME: keeps the seconds of a start-up and of its stages.
 ready_s() {

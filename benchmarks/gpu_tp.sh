@@ -15,7 +15,6 @@ export TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NCCL_NVLS_ENABLE=0 CORYMB_CACHE=${CORY
 tp=${TP:-2}
 device=${DEVICE:-cuda}
 port=${PORT:-30900}
-server=
 
 if [ "$device" = cpu ]; then
   small=tiny large=tiny batches="1 4" large_batches="1 4" clients="1 4" dtype="--dtype float32"
@@ -30,32 +29,6 @@ steps() {
   # shellcheck disable=SC2086  # several flags
   run "$1" "$2" $python benchmarks/gpu_tp.py --tp "$3" --shape "$4" --device "$device" --seconds "$2" $sizes "${@:5}"
 }
-
-# start NAME ARGUMENT…: starts a server and waits until it is ready; prints its start-up.
-start() {
-  local name=$1 log=$logs/server-$1.log from=$SECONDS
-  shift
-  # shellcheck disable=SC2086  # several flags
-  $python -P -m corymb.serve "$@" --device "$device" --port "$port" --offline ${SERVE_ARGS:-} >"$log" 2>&1 &
-  server=$!
-  until grep -q '^  ready' "$log"; do
-    if ! kill -0 $server 2>/dev/null || [ "$(left)" -lt 10 ]; then
-      echo "== $name did not start after $((SECONDS - from)) s:"
-      tail -25 "$log"
-      stop
-      return 1
-    fi
-    sleep 0.1
-  done
-  echo "== $name serves:"
-  sed '/^  ready/q' "$log"
-}
-
-stop() {
-  [ -n "$server" ] && kill -INT $server 2>/dev/null && wait $server
-  server=
-}
-trap stop EXIT
 
 folder() { $python benchmarks/gpu_shapes.py "$1" "/tmp/corymb-shapes/$1"; }
 
@@ -95,7 +68,7 @@ for part in $parts; do
       steps steps-deterministic 120 "$tp" "$small" --batches $batches --deterministic --skip floor prefill ;;
     equal) # in float32 with well separated scores, one GPU and several say the same
       for count in 1 "$tp"; do
-        start "equal-$count" "$(folder tiny)" --load-format dummy --dtype float32 --tp-size "$count" --check-plans \
+        serve "equal-$count" "$(folder tiny)" --load-format dummy --dtype float32 --tp-size "$count" --check-plans \
           --max-total-tokens 20000 --enable-deterministic-inference && answers "$out/answers-$count.txt"
         stop
       done
@@ -103,7 +76,7 @@ for part in $parts; do
     serve)
       for count in "$tp" 1; do
         # shellcheck disable=SC2086
-        if start "serve-$count" "$(folder "$small")" --load-format dummy --tp-size "$count" $dtype; then
+        if serve "serve-$count" "$(folder "$small")" --load-format dummy --tp-size "$count" $dtype; then
           for number in $clients; do
             run "load-$count" 60 $python benchmarks/serving.py --port "$port" --record gpu_tp --step-metrics \
               --concurrency "$number" --input-tokens "$input" --output-tokens "$output" --label "$small, tp=$count"
