@@ -75,12 +75,10 @@ def make_requests(numbers):
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("window", [None, WINDOW], ids=["full", "sliding"])
-def test_nothing_is_lost_or_mixed_up_while_memory_is_short(tmp_path, window):
+def test_nothing_is_lost_or_mixed_up_while_memory_is_short(tmp_path, window, seed):
     config = {"architectures": ["CorymbHash"], "vocab_size": 264, "eos_token_id": [257, 259]}
     more = {"sliding_window": window} if window else {}
     (tmp_path / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 128} | more))
-    seed = int(np.random.default_rng().integers(1 << 31))
-    print(f"seed {seed}")
     numbers = np.random.default_rng(seed)
     built = build(
         RunnerOptions(tmp_path, device="cuda", max_running_requests=24, max_total_tokens=MOST_TOKENS),
