@@ -72,6 +72,9 @@ class CudaStep:
         self._finish = finish
         self._returned = finish(None) if plan.constrained is None else None
 
+    def drafts(self) -> None:
+        """Nothing drafts here."""
+
     def constrain(self, masks: Masks) -> None:
         """Queues the sampling, behind the forward that runs meanwhile."""
         self._returned = self._finish(masks)

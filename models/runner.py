@@ -20,6 +20,9 @@ class LaunchedStep:
         self._samples = samples
         self._masks = masks
 
+    def drafts(self) -> None:
+        """Nothing drafts here."""
+
     def constrain(self, masks: Masks) -> None:
         """Lets the constrained rows sample; the forward runs meanwhile."""
         self._masks.set_result(masks)

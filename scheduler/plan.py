@@ -33,6 +33,22 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class Windows:
+    """How the R rows of a plan speculate: every plan of a server that drafts has it.
+
+    Rows whose token is LAST_SAMPLED go on from where the device has them: what their steps in flight accept, the host
+    does not know yet, and the plan's `starts` and `num_outputs` are what they are at least. Up to `most` drafts of such
+    a row are verified behind its token. Slots were reserved for the farthest that it can get; the plan's `slots` are
+    those that are new, and each token's own is looked up in the page table by its position.
+    """
+
+    most: Int32  # [R], drafts at most; 0 in rows that do not draft
+    budget: int | None  # drafts to verify in all rows together; None for all
+    slot_starts: Int32  # [R], position of a row's first new slot
+    slot_counts: Int32  # [R]: table[rows[r], slot_starts[r] + j] = slots[offset[r] + j] for j below slot_counts[r]
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """One ragged step.
 
@@ -47,7 +63,7 @@ class StepPlan:
     widths: Int32  # [R], at least 1
     starts: Int32  # [R], tokens of the sequence already in the cache
     token_ids: Int32  # [T]; LAST_SAMPLED only as a row's first token
-    slots: Int32  # [T], full-pool slots that the new tokens' KV goes to
+    slots: Int32  # [T], full-pool slots that the new tokens' KV goes to; with `windows`, see there
     samples: Bool  # [R], False for a chunk that is not its prompt's last
     num_outputs: Int32  # [R], output tokens before the one sampled now: min_new_tokens and seeds depend on it
     opened: Sequence[Opened] = ()
@@ -59,6 +75,7 @@ class StepPlan:
     # [R], first position of the chunk (relative to its start) whose logits score the prompt's next token; widths[r] for
     # none. None when no row wants any.
     constrained: Int32 | None = None  # indices of sampling rows that wait for `StepResult.constrain`; None for none
+    windows: Windows | None = None  # None on a server that does not draft
 
     @property
     def num_rows(self) -> int:
@@ -73,10 +90,30 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Which tokens may come next in some of a plan's constrained rows; the others of them have ended meanwhile."""
+    """Which tokens may come next in some of a plan's constrained rows; the others of them have ended meanwhile. A row
+    that drafts has a mask for each place of its window up to the first draft that its own forbids."""
 
-    index: Int32  # [M], into the plan's rows
+    index: Int32  # [M], into the plan's rows, sorted
     bits: Int32  # [M, ceil(V / 32)], bit t % 32 of word t // 32 set where token t may come
+    places: Int32 | None = None  # [M], drafts before it in the row's window; None for no drafts anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What the constrained rows of a plan are about to verify."""
+
+    token_ids: Int32  # [N, num_drafts], in the order of `StepPlan.constrained`
+    counts: Int32  # [N]
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What speculation did in a step."""
+
+    num_verified: Int32  # [R], drafts that were verified
+    confidence: NDArray[np.float32] | None  # [R, num_drafts]: draft k's chance to be accepted if all before it are
+    draft_s: float
+    verify_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +121,7 @@ class Sampled:
     """What a finished step gave, on the host. Row r of the plan gave token_ids[offset[r] : offset[r] + counts[r]]."""
 
     token_ids: Int32  # [counts.sum()]
-    counts: Int32  # [R], 0 where the plan's `samples` is False, else 1 (more under speculation)
+    counts: Int32  # [R], 0 where the plan's `samples` is False, else 1, and 1 more for each draft accepted
     forward_s: float
     logprobs: dict[int, list[Logprob]] = field(default_factory=dict)  # by index into the plan's rows, an entry a token
     prompt_logprobs: dict[int, list[Logprob]] = field(default_factory=dict)  # by index; positions of this chunk only
@@ -92,10 +129,16 @@ class Sampled:
         default_factory=dict
     )  # by index: this row's logits are unusable (NaN); fail it alone
     embeddings: dict[int, bytes] = field(default_factory=dict)  # by index; little-endian float32 of length 1
+    drafted: Drafted | None = None  # None where nothing was drafted
 
 
 class StepResult(Protocol):
     """A launched step."""
+
+    def drafts(self) -> Drafts | None:
+        """Blocks until the proposals of the constrained rows are on the host; None where none of them drafts. Called
+        before `constrain`."""
+        ...
 
     def constrain(self, masks: Masks) -> None:
         """Lets the plan's constrained rows sample. Called once, before `wait`, and only where the plan has such rows:

@@ -15,7 +15,7 @@ from corymb.models.gloo_group import LostRank
 from corymb.models.meeting import Ranks
 from corymb.scheduler.loop import Port
 from corymb.scheduler.messages import Output, Reply, Stats, ToScheduler
-from corymb.scheduler.plan import Masks, Runner, Sampled, StepPlan, StepResult
+from corymb.scheduler.plan import Drafts, Masks, Runner, Sampled, StepPlan, StepResult
 from corymb.scheduler.turns import OutOfStep, Result, ToFollower, Turn, TurnClock, result_of, sampled_of
 from corymb.serve.childhood import Pulse
 from corymb.serve.garbage import settle
@@ -126,6 +126,9 @@ class _LeadingStep:
         self._number = number
         self._followers = followers
 
+    def drafts(self) -> Drafts | None:
+        return self._step.drafts()
+
     def constrain(self, masks: Masks) -> None:
         self._step.constrain(masks)
 
@@ -209,6 +212,9 @@ class _FollowingStep:
         self._step = step
         self._number = number
         self._feed = feed
+
+    def drafts(self) -> Drafts | None:
+        return self._step.drafts()
 
     def constrain(self, masks: Masks) -> None:
         self._step.constrain(masks)

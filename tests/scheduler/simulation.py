@@ -73,6 +73,9 @@ class SimulatedResult:
         self._runner = runner
         self._step = step
 
+    def drafts(self) -> None:
+        """Nothing drafts here."""
+
     def constrain(self, masks: Masks) -> None:
         """Lets constrained rows sample, once."""
         assert self._step not in self._runner.masks, "a step is constrained twice"
