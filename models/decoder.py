@@ -80,7 +80,7 @@ class Decoder:
         turns: dict[Rope | None, Tensor] = {
             rope: table.index_select(0, batch.positions) for rope, table in self._tables.items()
         }
-        for layer, rope in zip(self._layers, self._ropes, strict=True):
+        for index, (layer, rope) in enumerate(zip(self._layers, self._ropes, strict=True)):
             attended = layer.attend(delta, residual, batch, turns.get(rope))
             if layer is self._layers[-1] and batch.wanted is not None:
                 # Of a prompt only the last token goes on: nothing looks at the others any more.
@@ -88,6 +88,8 @@ class Decoder:
                 if not len(residual):
                     return residual
             delta = layer.complete(attended, residual)
+            if batch.capture is not None:
+                batch.capture.take(index, residual, delta)
         return self._norm.after_add(delta, residual)
 
     @torch.inference_mode()

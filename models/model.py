@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
+from corymb.models.features import Capture
 from corymb.models.states import StateSpec
 from corymb.models.vocabulary import Vocabulary
 from corymb.scheduler.plan import Int32
@@ -32,6 +33,7 @@ class Batch:
     prompts: Prompts  # for models that look beyond their caches (the test model `tape`)
     wanted: Tensor | None = None  # int64 [N], the tokens whose hidden states `forward` returns; None for all
     states: Sequence[Tensor] = ()  # in the order of `Model.state_specs`, each [num_state_slots, *shape]
+    capture: Capture | None = None  # of a decoder that one process computes alone
 
 
 @runtime_checkable

@@ -1,0 +1,23 @@
+"""What a model thinks on the way: its residual stream after some of its layers, for those who draft for it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Takes the stream while a forward passes, into memory of the caller's, so that captured graphs may hold it."""
+
+    layers: tuple[int, ...]  # from 0, rising; not the last, whose output `forward` returns
+    into: Tensor  # [T, len(layers) * hidden_size], in the order of the layers
+
+    def take(self, index: int, residual: Tensor, delta: Tensor | None) -> None:
+        """Keeps layer `index`'s output, if it is wanted: the stream and, if there is any, what is still to be added."""
+        if index not in self.layers:
+            return
+        hidden_size = residual.shape[1]
+        place = self.into.narrow(1, self.layers.index(index) * hidden_size, hidden_size)
+        place.copy_(residual)
+        if delta is not None:
+            place.add_(delta)
