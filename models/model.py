@@ -33,7 +33,7 @@ class Batch:
     prompts: Prompts  # for models that look beyond their caches (the test model `tape`)
     wanted: Tensor | None = None  # int64 [N], the tokens whose hidden states `forward` returns; None for all
     states: Sequence[Tensor] = ()  # in the order of `Model.state_specs`, each [num_state_slots, *shape]
-    capture: Capture | None = None  # takes what a drafter wants to see of the layers
+    capture: Capture | None = None  # of a decoder that one process computes alone
 
 
 @runtime_checkable

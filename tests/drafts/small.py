@@ -1,0 +1,53 @@
+"""A small random target with the byte tokenizer, conversations for it, and a draft's shape."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from corymb.models.architectures import read_config
+from corymb.models.toy_folders import VOCAB_SIZE, write_byte_tokenizer
+from corymb.speculative.corpus import Conversation, Corpus
+from corymb.speculative.draft_shape import DraftShape, Wishes, shape_for
+
+
+def write_target(folder: Path, *, layers: int = 4, tied: bool = True) -> Path:
+    """Llama of about 60,000 numbers; certain enough of its next token that a draft can learn something."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.3,
+        tie_word_embeddings=tied,
+        bos_token_id=256,
+        eos_token_id=[257, 259],
+        pad_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    write_byte_tokenizer(folder)
+    return folder
+
+
+def shape(folder: Path, **wishes: object) -> DraftShape:
+    """Two layers of 24, γ = 3."""
+    config = read_config(folder)
+    assert config.decoder is not None
+    chosen = {"num_drafts": 3, "num_layers": 2, "intermediate_size": 24, "markov_rank": 8, "mask_token_id": 256}
+    return shape_for(config.decoder, config.architecture, Wishes(**(chosen | wishes)))  # type: ignore[arg-type]
+
+
+def corpus(seed: int = 0, count: int = 12, longest: int = 40) -> Corpus:
+    """Conversations of random tokens."""
+    random = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        length = int(random.integers(8, longest))
+        ids = random.integers(0, 256, length).astype(np.int32)
+        made.append(Conversation(ids, int(random.integers(1, length - 3)), "self", 1.0))
+    return Corpus(made)
