@@ -100,6 +100,7 @@ class Built:
     vocab_size: int
     context_length: int
     eos_ids: frozenset[int]
+    speculates: bool  # its scheduler plans windows
     can_embed: bool  # it has hidden states to pool
     max_total_num_tokens: int  # that requests can use
     weights_bytes: int
@@ -157,6 +158,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         vocab_size=model.vocab_size,
         context_length=context_length,
         eos_ids=blueprint.config.eos_ids,
+        speculates=options.speculation is not None,
         can_embed=blueprint.config.decoder is not None,
         max_total_num_tokens=sizes.num_full_tokens,
         weights_bytes=blueprint.weights_bytes,

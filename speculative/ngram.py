@@ -1,11 +1,30 @@
 """Drafts from what the request has said before: what followed the last words the last time they came."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
 from corymb.models.features import Capture
-from corymb.models.speculation import DraftTurn, Proposal, Seen
+from corymb.models.speculation import DraftTurn, Proposal, Seen, Setting
 from corymb.scheduler.plan import Int32, Opened
+from corymb.speculative.verification import Verification
+
+
+@dataclass(frozen=True, slots=True)
+class NgramSpeculation:
+    """A Speculation without a model."""
+
+    num_drafts: int
+    least: int = 1
+    longest: int = 12
+
+    def make(self, setting: Setting) -> Verification:
+        """See Speculation."""
+        cache = setting.cache
+        return Verification(
+            NgramDrafter(self.num_drafts, cache.num_rows, cache.context_length, least=self.least, longest=self.longest)
+        )
 
 
 class NgramDrafter:
