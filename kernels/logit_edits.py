@@ -1,7 +1,8 @@
 """What changes logits before a token is chosen: bias, penalties, and tokens that may not come yet. All in place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 
@@ -23,6 +24,22 @@ class Penalties:
     repetition: Tensor  # float32 [N], 1 for none
     presence: Tensor  # float32 [N]
     frequency: Tensor  # float32 [N]
+
+
+def say_ahead(penalties: Penalties, token_ids: Tensor, num_ahead: Tensor) -> Penalties:
+    """The penalties of rows that go on to say the first `num_ahead` [N] of token_ids [N, P] each."""
+    padding = penalties.token_ids[:, :1].expand(-1, token_ids.shape[1])
+    said = torch.cat((penalties.token_ids, padding), dim=1)
+    counts = torch.cat((penalties.counts, penalties.counts[:, :1].expand(-1, token_ids.shape[1])), dim=1)
+    for place in range(token_ids.shape[1]):
+        token, says = token_ids[:, place, None], (place < num_ahead)[:, None]
+        same = (said == token) & says  # repeats of an entry stay equal
+        new = says[:, 0] & ~same.any(dim=1)
+        counts = counts + same.to(counts.dtype)
+        column = penalties.token_ids.shape[1] + place
+        said[:, column] = torch.where(new, token[:, 0], said[:, column])
+        counts[:, column] = torch.where(new, torch.ones_like(counts[:, column]), counts[:, column])
+    return replace(penalties, token_ids=said, counts=counts)
 
 
 def add_bias(logits: Tensor, entries: Entries, bias: Tensor) -> None:

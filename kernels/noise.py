@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_OTHER = np.uint64(0xD1B54A32D192ED03)
 _STRIDE = 0x9E3779B1 - (1 << 32)  # as int32; odd, so distinct ids stay distinct
 _FIRST = 0x7FEB352D
 _SECOND = 0x846CA68B - (1 << 32)
@@ -19,6 +20,11 @@ def row_keys(seeds: NDArray[np.uint64], indices: NDArray[np.int32]) -> NDArray[n
     """Returns keys [N, 2] for the output tokens `indices` [N] of requests with `seeds` [N]."""
     mixed = _mix64(_mix64(seeds + _GOLDEN) + (indices.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
     return mixed.view(np.int32).reshape(-1, 2)
+
+
+def other_keys(seeds: NDArray[np.uint64], indices: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Like `row_keys`, and independent of them."""
+    return row_keys(seeds ^ _OTHER, indices)
 
 
 def exponential(keys: Tensor, token_ids: Tensor) -> Tensor:
@@ -38,6 +44,12 @@ def exponential(keys: Tensor, token_ids: Tensor) -> Tensor:
     # Small u decide races, and float32 is finest there: 2^-32 is told from 2^-31.
     uniform = bits.bitwise_and_(0x7FFFFFFF).to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=_LARGEST)
     return uniform.neg_().log1p_().neg_()
+
+
+def uniform(keys: Tensor) -> Tensor:
+    """Returns a number in (0, 1) for each of keys [N, 2], float32 [N]: of a token that no vocabulary has."""
+    beyond = torch.full((1,), -1, dtype=torch.int32, device=keys.device)
+    return exponential(keys, beyond)[:, 0].neg_().exp_()
 
 
 def _mix(bits: Tensor, shifted: Tensor, count: int) -> None:

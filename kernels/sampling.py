@@ -118,7 +118,7 @@ def draw_filtered(logits: Tensor, draws: Draws) -> Tensor:
         some = draws.pick(pending)
         ordered = best(logits if len(pending) == len(logits) else logits[pending], size)
         weights = ((ordered.values - ordered.values[:, :1]) / some.temperature[:, None]).exp_()
-        kept = _num_kept(weights, totals[pending], some)
+        kept = num_kept(weights, totals[pending], some)
         token_ids[pending] = _draw_ordered(ordered, weights, kept, some)
         if size < logits.shape[1]:
             pending = pending[~_complete(ordered.values, kept, some)]
@@ -175,7 +175,7 @@ def _totals(logits: Tensor, draws: Draws) -> Tensor:
     return totals
 
 
-def _num_kept(weights: Tensor, totals: Tensor, draws: Draws) -> Tensor:
+def num_kept(weights: Tensor, totals: Tensor, draws: Draws) -> Tensor:
     """How many of the best tokens, with ordered `weights` [N, K], top-k and top-p keep; at least one."""
     rank = torch.arange(weights.shape[1], device=weights.device)
     allowed = (rank < draws.top_k[:, None]) | (draws.top_k == 0)[:, None]

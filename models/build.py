@@ -45,6 +45,7 @@ from corymb.models.sizing import (
     gib,
     size_pools,
 )
+from corymb.models.speculation import Setting, Speculation
 from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks
 from corymb.scheduler.plan import Runner
@@ -85,6 +86,7 @@ class RunnerOptions:
     enable_prefix_cache: bool = True
     second_tier: SecondTier | None = None
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    speculation: Speculation | None = None
     ranks: Ranks | None = None  # that share the model; None: this process computes all of it
     cuda: CudaOptions = field(default_factory=CudaOptions)
 
@@ -98,6 +100,7 @@ class Built:
     vocab_size: int
     context_length: int
     eos_ids: frozenset[int]
+    speculates: bool  # its scheduler plans windows
     can_embed: bool  # it has hidden states to pool
     max_total_num_tokens: int  # that requests can use
     weights_bytes: int
@@ -118,6 +121,8 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     load = LoadOptions(dtype, precision.weights, device, options.load_format, group=group)
     blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
     _refuse_unused(options, blueprint)
+    if options.speculation:
+        _refuse_drafts(options, blueprint, on_gpu=gpu is not None)
     if gpu:
         gpu.suit(blueprint.attention_specs)
         if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
@@ -143,7 +148,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner = gpu.capture(parts, cache_config)
     else:
         with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
-            runner = CpuRunner(_execution(model, blueprint, cache_config, dtype, group))
+            runner = CpuRunner(_execution(model, blueprint, cache_config, dtype, group, options.speculation))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         longest = min(context_length - 1, options.cuda.max_step_tokens)
         _warm(runner, _widths(blueprint.config, longest), vocab_size=model.vocab_size, tuned=host is None)
@@ -153,6 +158,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         vocab_size=model.vocab_size,
         context_length=context_length,
         eos_ids=blueprint.config.eos_ids,
+        speculates=options.speculation is not None,
         can_embed=blueprint.config.decoder is not None,
         max_total_num_tokens=sizes.num_full_tokens,
         weights_bytes=blueprint.weights_bytes,
@@ -208,6 +214,19 @@ def _refuse_unused(options: RunnerOptions, blueprint: Blueprint) -> None:
         if given and not present:
             name = blueprint.config.architecture
             raise UnsupportedModel(f"{given[0]} is for models with {kind}, and {name} has none; leave it out.")
+
+
+def _refuse_drafts(options: RunnerOptions, blueprint: Blueprint, *, on_gpu: bool) -> None:
+    """Where speculation does not work yet, it says so."""
+    if blueprint.state_specs:
+        name = blueprint.config.architecture
+        raise UnsupportedModel(f"{name} carries recurrent state, which --speculative-algorithm cannot take back yet.")
+    if on_gpu:
+        raise UnsupportedModel("--speculative-algorithm works on a CPU so far; use --device cpu or leave it out.")
+    if options.ranks:
+        raise UnsupportedModel(
+            "--speculative-algorithm does not work with --tp-size above 1 yet; leave one of them out."
+        )
 
 
 def _gpu(options: RunnerOptions, host: GlooGroup | None) -> "CudaParts | None":
@@ -333,13 +352,30 @@ def _state_interval(options: RunnerOptions, grid: int) -> int:
     return options.state_interval
 
 
-def _execution(model: Model, blueprint: Blueprint, config: CacheConfig, dtype: torch.dtype, group: Group) -> Execution:
+def _execution(
+    model: Model,
+    blueprint: Blueprint,
+    config: CacheConfig,
+    dtype: torch.dtype,
+    group: Group,
+    speculation: Speculation | None,
+) -> Execution:
     place = Place(torch.device("cpu"))
     pools = allocate(model.attention_specs, config, dtype=dtype, place=place)
     sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=group)
     states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place) if model.state_specs else None
     host = make_host_pools(model.attention_specs, pools, states.pools if states else (), config, place)
-    return Execution(model, blueprint.attention(), pools, Rows(config, place), sampler, states=states, host=host)
+    speculator = speculation.make(Setting(model, config, dtype, place)) if speculation else None
+    return Execution(
+        model,
+        blueprint.attention(),
+        pools,
+        Rows(config, place),
+        sampler,
+        states=states,
+        host=host,
+        speculator=speculator,
+    )
 
 
 def _pools_detail(sizes: PoolSizes, dtype: torch.dtype) -> str:

@@ -14,6 +14,7 @@ from corymb.kernels.sampling import Choice
 from corymb.models import prompt_logprobs
 from corymb.models.batch import build_layout, gather_tokens
 from corymb.models.host_pools import HostPools
+from corymb.models.locating import locate
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
 from corymb.models.model import Batch, Model
 from corymb.models.placement import Place
@@ -21,6 +22,7 @@ from corymb.models.pooling import Pooled, pool
 from corymb.models.rows import Rows
 from corymb.models.sampler import Index, Sampler, Turn
 from corymb.models.settings import Needs
+from corymb.models.speculation import Computed, Readable, Seen, Speculator
 from corymb.models.states import StatePools
 from corymb.scheduler.messages import Logprob
 from corymb.scheduler.plan import Bool, Int32, Masks, Sampled, StepPlan
@@ -82,36 +84,61 @@ class Execution:
         *,
         states: StatePools | None = None,
         host: HostPools | None = None,
+        speculator: Speculator | None = None,
     ) -> None:
-        """`states`: of a model that has `state_specs`; `host`: of a cache with a second tier."""
+        """`states`: of a model that has `state_specs`; `host`: of a cache with a second tier; `speculator`: of a server
+        that drafts."""
         self._model = model
         self._attention = attention
         self._kv = kv
         self._states = states
         self._host = host
-        self._rows = rows
-        self._sampler = sampler
-        self._place = Place(rows.last_sampled.device)
+        self._speculator = speculator
+        self.rows = rows
+        self.sampler = sampler
+        self.place = Place(rows.last_sampled.device)
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan, masks: Callable[[], Masks] = no_masks) -> DeviceSamples:
+    def run(self, plan: StepPlan, masks: Callable[[], Masks] = no_masks) -> Readable:
         """Runs one step. Waits for the `masks` of its constrained rows when nothing else is left to compute."""
         started_s = time.perf_counter()
         if self._host:
             self._host.copy(plan.copies)
-        self._rows.apply(plan)
+        self.rows.apply(plan)
         for opened in plan.opened:
-            self._sampler.open(opened)
+            self.sampler.open(opened)
+            if self._speculator:
+                self._speculator.drafter.open(opened)
+        if plan.windows is not None:
+            assert self._speculator is not None, "a plan with windows for a runner that does not draft"
+            drafts = bool(plan.windows.most.any())
+            plan = locate(plan, self.rows)
+            if drafts:
+                return self._speculator.run(plan, masks, self)
+        computed = self.compute(plan)
+        hidden = computed.hidden
+        if self._speculator:
+            self.rows.lengths[self.place(plan.rows)] = self.place(plan.starts + plan.widths)
+            self._speculator.drafter.observe(Seen(computed.layout, computed.token_ids, computed.features, None))
+        index = np.flatnonzero(plan.samples)
+        last = _last_of_rows(hidden, plan, self.place(index))
+        pooled = pool(last, index, self.sampler.settings.needs[plan.rows[index]], self.place)
+        choice, scores = self._sample(last, plan, index, masks)
+        found = prompt_logprobs.find(plan, self.rows, self.sampler.settings)
+        prompt_scores = prompt_logprobs.score_prompts(hidden, found, self._model.logits, self.place) if found else []
+        return DeviceSamples(plan.samples, choice, scores, prompt_scores, pooled, time.perf_counter() - started_s)
+
+    def compute(self, plan: StepPlan) -> Computed:
+        """See Target."""
         batch = self._batch(plan)
         self._attention.plan(batch.layout)
         hidden = self._forward(batch, plan)
-        index = np.flatnonzero(plan.samples)
-        last = _last_of_rows(hidden, plan, self._place(index))
-        pooled = pool(last, index, self._sampler.settings.needs[plan.rows[index]], self._place)
-        choice, scores = self._sample(last, plan, index, masks)
-        found = prompt_logprobs.find(plan, self._rows, self._sampler.settings)
-        prompt_scores = prompt_logprobs.score_prompts(hidden, found, self._model.logits, self._place) if found else []
-        return DeviceSamples(plan.samples, choice, scores, prompt_scores, pooled, time.perf_counter() - started_s)
+        features = batch.capture.into if batch.capture else None
+        return Computed(hidden, batch.layout, batch.token_ids, features)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See Target."""
+        return self._model.logits(hidden)
 
     def _forward(self, batch: Batch, plan: StepPlan) -> Tensor:
         if self._states is None:
@@ -123,15 +150,16 @@ class Execution:
         return hidden
 
     def _batch(self, plan: StepPlan) -> Batch:
-        layout = build_layout(plan, self._rows, self._place)
+        layout = build_layout(plan, self.rows, self.place)
         return Batch(
-            token_ids=gather_tokens(plan, layout, self._rows, self._place),
+            token_ids=gather_tokens(plan, layout, self.rows, self.place),
             positions=layout.positions,
             layout=layout,
             attention=self._attention,
             kv=self._kv,
-            prompts=self._rows.prompts,
+            prompts=self.rows.prompts,
             states=self._states.tensors if self._states else (),
+            capture=self._speculator.drafter.capture(plan.num_tokens) if self._speculator else None,
         )
 
     def _sample(
@@ -143,18 +171,18 @@ class Execution:
             return None, None
         rows = plan.rows[index]
         logits = self._model.logits(hidden)
-        wanted = np.flatnonzero(self._sampler.settings.needs[rows] & Needs.LOGPROBS)
+        wanted = np.flatnonzero(self.sampler.settings.needs[rows] & Needs.LOGPROBS)
         # Before choosing: it changes the logits.
-        logprobs = log_probabilities(logits[self._place(wanted)]) if len(wanted) else None
+        logprobs = log_probabilities(logits[self.place(wanted)]) if len(wanted) else None
         found = None if plan.constrained is None else among(index, masks())
-        choice = self._sampler.choose(logits, Turn(rows, plan.num_outputs[index], found))
-        self._rows.last_sampled[self._place(rows)] = choice.token_ids
+        choice = self.sampler.choose(logits, Turn(rows, plan.num_outputs[index], found))
+        self.rows.last_sampled[self.place(rows)] = choice.token_ids
         if logprobs is None:
             return choice, None
         positions = Positions(
-            index[wanted].tolist(), [self._sampler.settings.logprobs[row] for row in rows[wanted].tolist()]
+            index[wanted].tolist(), [self.sampler.settings.logprobs[row] for row in rows[wanted].tolist()]
         )
-        return choice, score(logprobs, choice.token_ids[self._place(wanted)], positions, self._place)
+        return choice, score(logprobs, choice.token_ids[self.place(wanted)], positions, self.place)
 
 
 def among(index: NDArray[np.int64], masks: Masks) -> Masks:

@@ -12,7 +12,8 @@ _NO_PROMPT = np.empty(0, np.int32)
 
 
 class Rows:
-    """Owns the page table, the full-to-sliding map, the last sampled token and the prompt of every row.
+    """Owns the page table, the full-to-sliding map, and of every row its last sampled token, its prompt and, where a
+    runner speculates, its length.
 
     Writes must come in the order of plans; a row's entries hold until the next request takes the row.
     """
@@ -24,6 +25,9 @@ class Rows:
         if config.num_sliding_tokens:
             self._sliding = Mirror((config.num_full_tokens,), place)
         self.last_sampled = torch.zeros(config.num_rows, dtype=torch.int64, device=place.device)
+        self.lengths = torch.zeros(
+            config.num_rows, dtype=torch.int32, device=place.device
+        )  # tokens whose KV is written
         self.prompts: list[Int32] = [_NO_PROMPT] * config.num_rows
 
     @property

@@ -5,7 +5,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from corymb.models.execution import DeviceSamples, Execution
+from corymb.models.execution import Execution
+from corymb.models.speculation import Readable
 from corymb.models.threads import Threads
 from corymb.models.warm_up import padding_step
 from corymb.scheduler.plan import Masks, Sampled, StepPlan
@@ -16,7 +17,7 @@ MOST_IN_FLIGHT = 8  # steps; a loop keeps two at most
 class LaunchedStep:
     """A step that runs, or waits for the steps before it."""
 
-    def __init__(self, samples: Future[DeviceSamples], masks: Future[Masks]) -> None:
+    def __init__(self, samples: Future[Readable], masks: Future[Masks]) -> None:
         self._samples = samples
         self._masks = masks
 
@@ -57,7 +58,7 @@ class CpuRunner:
             masks.cancel()
         self._worker.shutdown(wait=True)
 
-    def _run(self, plan: StepPlan, masks: Future[Masks]) -> DeviceSamples:
+    def _run(self, plan: StepPlan, masks: Future[Masks]) -> Readable:
         self._threads.prepare(plan.num_tokens)
         return self._execution.run(plan, masks.result)
 

@@ -27,6 +27,9 @@ class Turn:
     rows: Int32  # [N]
     num_outputs: Int32  # [N], output tokens that each has
     masks: Masks | None = None  # `index` into these rows; None where no grammar is followed
+    # int64 [N, P]: what the row says before this token, though it is not settled yet. Of it, `num_ahead` [N] tokens.
+    ahead: Tensor | None = None
+    num_ahead: Tensor | None = None
 
 
 class Sampler:
@@ -66,18 +69,24 @@ class Sampler:
             choice = self._sampling.greedy(logits)
             self._group.copy_from_first(choice.token_ids)
             return choice
-        penalized = np.flatnonzero(needs & Needs.PENALTIES)
-        self._edit(logits, rows, needs)
+        self._edit(logits, turn, needs)
         if masks is not None and len(masks.index):
             self._sampling.mask(logits, self._place(masks.index.astype(np.int64)), self._place(masks.bits))
         choice = self._sampling.greedy(logits)
         self._draw(choice, logits, turn)
         self._group.copy_from_first(choice.token_ids)
-        if len(penalized):
-            self._said.append(rows[penalized], choice.token_ids[self._place(penalized)])
+        if turn.ahead is None:
+            self.say(rows, choice.token_ids)
         return choice
 
-    def _edit(self, logits: Tensor, rows: Int32, needs: NDArray[np.uint8]) -> None:
+    def say(self, rows: Int32, token_ids: Tensor) -> None:
+        """Each of these different rows [N] has said one more token, int64 [N]: what penalties count."""
+        penalized = np.flatnonzero(self.settings.needs[rows] & Needs.PENALTIES)
+        if len(penalized):
+            self._said.append(rows[penalized], token_ids[self._place(penalized)])
+
+    def _edit(self, logits: Tensor, turn: Turn, needs: NDArray[np.uint8]) -> None:
+        rows = turn.rows
         biased = np.flatnonzero(needs & Needs.BIAS)
         if len(biased):
             bias = np.concatenate([self.settings.bias[row] for row in rows[biased].tolist()])
@@ -85,7 +94,11 @@ class Sampler:
         penalized = np.flatnonzero(needs & Needs.PENALTIES)
         if len(penalized):
             weights = self.settings.penalties[:, rows[penalized]]
-            logit_edits.penalize(logits, self._said.penalties(penalized, rows[penalized], weights))
+            penalties = self._said.penalties(penalized, rows[penalized], weights)
+            if turn.ahead is not None and turn.num_ahead is not None:
+                index = self._place(penalized)
+                penalties = logit_edits.say_ahead(penalties, turn.ahead[index], turn.num_ahead[index])
+            logit_edits.penalize(logits, penalties)
         unfinished = np.flatnonzero(needs & Needs.MINIMUM)
         if len(unfinished):
             logit_edits.forbid(logits, self._entries(unfinished, rows, self.settings.ending_ids))
@@ -102,11 +115,12 @@ class Sampler:
         for wanted in (Needs.RANDOM, Needs.RANDOM | Needs.FILTERS):
             index = np.flatnonzero(needs == wanted)
             if len(index):
-                draws = self._draws(rows[index], num_outputs[index])
+                draws = self.draws(rows[index], num_outputs[index])
                 filtered = bool(wanted & Needs.FILTERS)
                 self._sampling.draw(logits, self._place(index), draws, choice.token_ids, filtered=filtered)
 
-    def _draws(self, rows: Int32, num_outputs: Int32) -> Draws:
+    def draws(self, rows: Int32, num_outputs: Int32) -> Draws:
+        """How rows [N] with `num_outputs` [N] tokens draw their next."""
         settings, place = self.settings, self._place
         return Draws(
             temperature=place(settings.temperature[rows]),

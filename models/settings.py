@@ -35,6 +35,7 @@ class Settings:
         self.top_p: NDArray[np.float32] = np.ones(num_rows, np.float32)
         self.min_p: NDArray[np.float32] = np.zeros(num_rows, np.float32)
         self.seeds: NDArray[np.uint64] = np.zeros(num_rows, np.uint64)
+        self.seeded: NDArray[np.bool_] = np.zeros(num_rows, np.bool_)
         self.num_minimum: NDArray[np.int32] = np.zeros(num_rows, np.int32)
         self.penalties: NDArray[np.float32] = np.zeros((3, num_rows), np.float32)  # repetition, presence, frequency
         self.bias_ids: dict[int, NDArray[np.int64]] = {}
@@ -50,6 +51,7 @@ class Settings:
         self.top_p[row] = sampling.top_p
         self.min_p[row] = sampling.min_p
         self.seeds[row] = sampling.seed & 0xFFFFFFFFFFFFFFFF
+        self.seeded[row] = sampling.seeded
         self.num_minimum[row] = sampling.min_new_tokens
         self.penalties[:, row] = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
         if sampling.logit_bias:

@@ -1,13 +1,20 @@
 """What a runner asks of a drafter."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
+from corymb.cache.config import CacheConfig
 from corymb.kernels.attention import RaggedLayout
-from corymb.scheduler.plan import Int32, Opened
+from corymb.models.features import Capture
+from corymb.models.model import Model
+from corymb.models.placement import Place
+from corymb.models.rows import Rows
+from corymb.models.sampler import Sampler
+from corymb.scheduler.plan import Int32, Masks, Opened, Sampled, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +47,80 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class Computed:
+    """A forward of the target."""
+
+    hidden: Tensor  # [T, hidden_size], before the head
+    layout: RaggedLayout
+    token_ids: Tensor  # int64 [T]
+    features: Tensor | None  # see Seen
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A step that the target has computed."""
 
     layout: RaggedLayout
     token_ids: Tensor  # int64 [T]
-    features: Tensor | None  # [T, len(layers) * hidden_size] of the layers that the drafter asked for, in their order
+    features: Tensor | None  # [T, …], what the drafter's `capture` took
     keep: Tensor | None  # bool [T], False for drafts that were not accepted; None: all stay
+
+
+class Target(Protocol):
+    """The model that a drafter drafts for, as an execution has it."""
+
+    rows: Rows
+    sampler: Sampler
+    place: Place
+
+    def compute(self, plan: StepPlan) -> Computed:
+        """Computes a plan that says where its rows are."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 [N, V] of hidden states [N, hidden_size]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a drafter must know of the server it drafts for."""
+
+    model: Model
+    cache: CacheConfig
+    dtype: torch.dtype  # of the pools
+    place: Place
+
+
+class Speculation(Protocol):
+    """How a server speculates."""
+
+    def make(self, setting: Setting) -> "Speculator":
+        """Loads what drafts. Raises ModelError where it does not fit the model."""
+        ...
+
+
+class Readable(Protocol):
+    """What a step gave, on the device."""
+
+    def read(self) -> Sampled:
+        """Waits for the device and puts it on the host."""
+        ...
+
+
+class Speculator(Protocol):
+    """What an execution that speculates is given."""
+
+    @property
+    def drafter(self) -> "Drafter":
+        """Sees every step, also those that it did not draft for."""
+        ...
+
+    def run(self, plan: StepPlan, masks: Callable[[], Masks], target: Target) -> Readable:
+        """Drafts for the rows of a located plan, verifies, and leaves each row as far as it came: lengths, last sampled
+        tokens, what the sampler counts, what the drafter keeps. Waits for the `masks` of its constrained rows when
+        nothing else is left to compute."""
+        ...
 
 
 class Drafter(Protocol):
@@ -54,7 +128,10 @@ class Drafter(Protocol):
     hit serves it as it serves the target: it sees each token once, whoever finds it in the tree later."""
 
     num_drafts: int  # drafts a row and step
-    layers: Sequence[int]  # layers of the target, from 0, whose residual stream after the layer it wants to see
+
+    def capture(self, num_tokens: int) -> Capture | None:
+        """Room for what it wants to see of the target's layers in a step of so many tokens; None for nothing."""
+        ...
 
     def open(self, opened: Opened) -> None:
         """A request took a row."""

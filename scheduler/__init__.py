@@ -6,7 +6,7 @@ the step before it are settled, outputs go out. Who does what in it:
     in       reception (its rules: door) → ledger: every request's state, seat and lease; queue, running
     plan     prefill: lineup (order, branches) → intake (admission, beginnings; pushing, preemption)
              decoding (retraction), with the ratio of outputs to set aside → parts → plan.StepPlan
-             windows: how much is drafted and verified
+             drafting: how far rows may draft; windows: who decides how much is verified
     results  flight → settling (finishing) → outbox; tally counts
     ranks    turns: what rank 0 tells the others, so that all plan the same; agreement checks that they do
     grammars following: which are known, and each step's masks; constraint: how far a request is in its own;

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from corymb.scheduler.config import SchedulerConfig
+from corymb.scheduler.drafting import Drafting, pick
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.parts import Part, decode_part
-from corymb.scheduler.plan import Int32
+from corymb.scheduler.plan import Int32, Windows
 from corymb.scheduler.ratio import NewTokenRatio
 from corymb.scheduler.request import Request, State
 from corymb.scheduler.retraction import victims
@@ -17,22 +18,40 @@ from corymb.scheduler.tally import Tally
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Rows of a decode step and a slot for each."""
+    """Rows of a decode step and their new slots: one each, or as `windows` says."""
 
     batch: Batch
     slots: Int32
+    windows: Windows | None = None
+
+    def pick(self, index: list[int]) -> "Reserved":
+        """Some of the rows."""
+        batch = Batch(self.batch.rows[index], [self.batch.requests[i] for i in index])
+        if self.windows is None:
+            return Reserved(batch, self.slots[index])
+        owners = np.repeat(np.arange(len(self.batch.rows)), self.windows.slot_counts)
+        return Reserved(batch, self.slots[np.isin(owners, index)], pick(self.windows, index))
 
 
 class Decoding:
     """Reserves a slot for every running row, retracting requests until the rest fits."""
 
-    def __init__(self, ledger: Ledger, config: SchedulerConfig, ratio: NewTokenRatio, tally: Tally) -> None:
-        """`ratio` is told how decoding goes."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: SchedulerConfig,
+        ratio: NewTokenRatio,
+        tally: Tally,
+        *,
+        drafting: Drafting | None = None,
+    ) -> None:
+        """`ratio` is told how decoding goes; `drafting`: of a server that speculates."""
         self._ledger = ledger
         self._config = config
         self._ratio = ratio
         self._tally = tally
         self._ones = np.ones(ledger.cache.config.num_rows, np.int32)
+        self._drafting = drafting
         self._slides = ledger.cache.config.num_sliding_tokens > 0
 
     def reserve(self) -> Reserved | None:
@@ -41,27 +60,40 @@ class Decoding:
         while len((batch := self._ledger.running.wanting()).rows):
             if self._slides:
                 self._ledger.cache.slide(batch.rows, self._ledger.rows.computed[batch.rows])
-            slots = self._ledger.cache.grow(batch.rows, self._ones[: len(batch.rows)])
-            if slots is not None:
+            reserved = self._grow(batch, drafts=not retracted)
+            if reserved is not None:
                 if not retracted:
                     self._ratio.decay()
-                return Reserved(batch, slots)
+                return reserved
             if not self._make_room():
                 return None
             retracted = True
         return None
 
+    def _grow(self, batch: Batch, *, drafts: bool) -> Reserved | None:
+        """Slots for everybody's next token, and for drafts where there is room for them; None: not even for tokens."""
+        if self._drafting is None:
+            slots = self._ledger.cache.grow(batch.rows, self._ones[: len(batch.rows)])
+            return None if slots is None else Reserved(batch, slots)
+        for windows in self._drafting.choices(batch.rows, drafts=drafts):
+            slots = self._ledger.cache.grow(batch.rows, windows.slot_counts)
+            if slots is not None:
+                return Reserved(batch, slots, windows)
+        return None
+
     def part(self, reserved: Reserved) -> Part | None:
         """Plans the reserved rows, without those that were preempted since."""
-        batch, slots = reserved.batch, reserved.slots
-        here = [i for i, request in enumerate(batch.requests) if request.state is State.RUNNING]
-        if len(here) < len(batch.rows):
+        here = [i for i, request in enumerate(reserved.batch.requests) if request.state is State.RUNNING]
+        if len(here) < len(reserved.batch.rows):
             if not here:
                 return None
-            batch, slots = Batch(batch.rows[here], [batch.requests[i] for i in here]), slots[here]
-        part = decode_part(batch, slots, self._ledger.rows)
-        self._ledger.rows.computed[batch.rows] += 1
-        self._ledger.rows.outputs[batch.rows] += 1
+            reserved = reserved.pick(here)
+        batch, progress = reserved.batch, self._ledger.rows
+        part = decode_part(batch, reserved.slots, progress, reserved.windows)
+        progress.computed[batch.rows] += 1
+        progress.outputs[batch.rows] += 1
+        if reserved.windows is not None:
+            progress.pending[batch.rows] += reserved.windows.most
         return part
 
     def retract_one(self) -> None:

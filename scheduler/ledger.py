@@ -53,6 +53,7 @@ class Ledger:
         row = lease.row
         self.rows.computed[row] = lease.num_cached
         self.rows.outputs[row] = len(request.output_ids)
+        self.rows.pending[row] = 0
         self.rows.max_new[row] = request.sampling.max_new_tokens
         self.rows.last_step[row] = -1
         self.rows.constrained[row] = request.constraint is not None and not request.constraint.is_free

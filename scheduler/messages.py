@@ -48,6 +48,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = {}
     seed: int = 0  # always set: the HTTP edge draws one where the client gave none
+    seeded: bool = False  # the client gave it: the same seed gives the same tokens, however they are computed
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     grammar: Grammar | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from corymb.cache.cache import Cache
-from corymb.scheduler.plan import LAST_SAMPLED, Bool, Int32, Opened, StepPlan
+from corymb.scheduler.plan import LAST_SAMPLED, Bool, Int32, Opened, StepPlan, Windows
 from corymb.scheduler.request import Request
 from corymb.scheduler.running import Batch, Rows
 
@@ -41,10 +41,11 @@ class Part:
     samples: Bool
     num_outputs: Int32
     scores_from: Int32 | None = None
+    windows: Windows | None = None
 
 
-def decode_part(batch: Batch, slots: Int32, progress: Rows) -> Part:
-    """One token each, the one the row sampled last."""
+def decode_part(batch: Batch, slots: Int32, progress: Rows, windows: Windows | None = None) -> Part:
+    """One token each, the one the row sampled last, and the drafts that `windows` allows behind it."""
     count = len(batch.rows)
     return Part(
         requests=batch.requests,
@@ -55,6 +56,7 @@ def decode_part(batch: Batch, slots: Int32, progress: Rows) -> Part:
         slots=slots,
         samples=np.ones(count, np.bool_),
         num_outputs=progress.outputs[batch.rows],
+        windows=windows,
     )
 
 
@@ -108,10 +110,12 @@ def put_together(
         copies=cache.take_host_copies(),
         prompt_logprobs_from=one.scores_from,
         constrained=waiting if len(waiting) else None,
+        windows=one.windows,
     )
 
 
 def _concatenate(parts: Sequence[Part]) -> Part:
+    assert all(part.windows is None for part in parts), "rows that draft share no step with prompts"
     scored = any(part.scores_from is not None for part in parts)
     scores = [part.widths if part.scores_from is None else part.scores_from for part in parts]
     return Part(

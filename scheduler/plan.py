@@ -34,12 +34,12 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How the R rows of a plan speculate: every plan of a server that drafts has it.
+    """How the R rows of a plan speculate: on a server that drafts, every plan of rows that decode has it.
 
-    Rows whose token is LAST_SAMPLED go on from where the device has them: what their steps in flight accept, the host
-    does not know yet, and the plan's `starts` and `num_outputs` are what they are at least. Up to `most` drafts of such
-    a row are verified behind its token. Slots were reserved for the farthest that it can get; the plan's `slots` are
-    those that are new, and each token's own is looked up in the page table by its position.
+    The rows go on from where the device has them: what their steps in flight accept, the host does not know yet, and
+    the plan's `starts` and `num_outputs` are what they are at least. Up to `most` drafts of a row are verified behind
+    its token. Slots were reserved for the farthest that it can get; the plan's `slots` are those that are new, and each
+    token's own is looked up in the page table by its position.
     """
 
     most: Int32  # [R], drafts at most; 0 in rows that do not draft

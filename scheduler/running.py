@@ -13,13 +13,15 @@ from corymb.scheduler.request import Request
 class Rows:
     """Progress by row of the request table, in arrays so that a decode step is planned without a loop over requests.
 
-    Counts include what is in flight: they say how far a row is planned, not how far its results are known.
+    Counts include what is in flight: they say how far a row is planned, not how far its results are known. Of drafts in
+    flight they include none, so under speculation they are what the row has at least.
     """
 
     def __init__(self, num_rows: int) -> None:
         """All rows are free."""
         self.computed = np.zeros(num_rows, np.int32)  # tokens whose KV is written or in flight
         self.outputs = np.zeros(num_rows, np.int32)  # output tokens sampled or in flight
+        self.pending = np.zeros(num_rows, np.int32)  # drafts in flight: so many more may have been computed and sampled
         self.max_new = np.zeros(num_rows, np.int32)
         self.last_step = np.full(num_rows, -1, np.int64)
         self.constrained = np.zeros(num_rows, np.bool_)  # whether a mask decides what the row may sample

@@ -9,6 +9,7 @@ from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.constraint import Matchers
 from corymb.scheduler.decoding import Decoding
 from corymb.scheduler.door import Limits
+from corymb.scheduler.drafting import Drafting
 from corymb.scheduler.flight import InFlight
 from corymb.scheduler.following import Following
 from corymb.scheduler.intake import Intake
@@ -26,6 +27,7 @@ from corymb.scheduler.request import Request
 from corymb.scheduler.settling import Settling
 from corymb.scheduler.tally import Tally, stats_of
 from corymb.scheduler.validity import validate
+from corymb.scheduler.windows import WindowPolicy
 
 
 class Scheduler:
@@ -43,13 +45,14 @@ class Scheduler:
         limits: Limits,
         *,
         matchers: Matchers | None = None,
+        windows: WindowPolicy | None = None,
         judges_grammars: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`matchers` follow grammars; without them requests that name one are refused. `judges_grammars`: requests with
-        a slow one end; not where several ranks would each judge by its own time. `clock` is the one that arrival times
-        are read from. Raises ValueError for options that cannot work."""
-        validate(config, enable_prefix_cache=cache.config.enable_prefix_cache)
+        a slow one end; not where several ranks would each judge by its own time. `windows`: of a runner that drafts.
+        `clock` is the one that arrival times are read from. Raises ValueError for options that cannot work."""
+        validate(config, enable_prefix_cache=cache.config.enable_prefix_cache, speculates=windows is not None)
         self._config = config
         self._cache = cache
         self._clock = clock
@@ -61,7 +64,9 @@ class Scheduler:
         self._reception = Reception(
             self._ledger, self._outbox, self._tally, self._following, config=config, limits=limits, clock=clock
         )
-        self._decoding = Decoding(self._ledger, config, self._ratio, self._tally)
+        self._windows = windows
+        drafting = Drafting(cache, self._ledger.rows, windows) if windows else None
+        self._decoding = Decoding(self._ledger, config, self._ratio, self._tally, drafting=drafting)
         self._prefill = self._make_prefill()
         self._settling = Settling(self._ledger, self._outbox, self._tally)
         self._in_flight: deque[InFlight] = deque()
@@ -105,6 +110,9 @@ class Scheduler:
         if not parts:
             return None
         opened, rows = [piece.opened for piece in pieces if piece.opened], self._ledger.rows
+        if self._windows:
+            for each in opened:
+                self._windows.open(each.row)
         plan = put_together(self._step, parts, opened, self._cache, rows.constrained)
         rows.last_step[plan.rows] = self._step
         self._in_flight.append(InFlight(plan, [each for part in parts for each in part.requests]))
@@ -150,6 +158,8 @@ class Scheduler:
         started_s = time.perf_counter()
         flight = self._in_flight.popleft()
         assert flight.plan.step == plan.step, f"step {flight.plan.step} comes before step {plan.step}"
+        if self._windows:
+            self._windows.learn(plan, sampled)
         self._settling.settle(flight, sampled)
         self._tally.committed(time.perf_counter() - started_s, sampled.forward_s)
 

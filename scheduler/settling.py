@@ -31,6 +31,8 @@ class Settling:
 
     def _settle_row(self, flight: InFlight, index: int, token_ids: list[int], sampled: Sampled) -> None:
         request = flight.requests[index]
+        if flight.plan.windows is not None and request.lease is not None:
+            self._progress(request.lease.row, len(token_ids) - 1, int(flight.plan.windows.most[index]))
         if index in sampled.errors:
             self._ledger.end(request, unusable(sampled.errors[index]), keep=False)
             return
@@ -41,6 +43,13 @@ class Settling:
             self._extend(request, token_ids, index, sampled)
         elif request.sampling.max_new_tokens == 0 and _reaches_end(flight.plan, index, request):
             self._ledger.end(request, Finish("length"), keep=True)
+
+    def _progress(self, row: int, num_accepted: int, most: int) -> None:
+        """A step of the row is not in flight any more: of its drafts it is known how many count."""
+        rows = self._ledger.rows
+        rows.computed[row] += num_accepted
+        rows.outputs[row] += num_accepted
+        rows.pending[row] -= most
 
     def _extend(self, request: Request, token_ids: list[int], index: int, sampled: Sampled) -> None:
         finish, taken = None, 0

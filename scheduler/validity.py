@@ -3,9 +3,9 @@
 from corymb.scheduler.config import SchedulerConfig
 
 
-def validate(config: SchedulerConfig, *, enable_prefix_cache: bool) -> None:
+def validate(config: SchedulerConfig, *, enable_prefix_cache: bool, speculates: bool = False) -> None:
     """Raises ValueError with a sentence that says what to change."""
-    for sentence in (_wrong_size(config), _wrong_pair(config, enable_prefix_cache)):
+    for sentence in (_wrong_size(config), _wrong_pair(config, enable_prefix_cache, speculates)):
         if sentence is not None:
             raise ValueError(sentence)
 
@@ -33,7 +33,11 @@ def _wrong_size(config: SchedulerConfig) -> str | None:
     return None if config.overlap_depth in {0, 1} else f"The overlap depth must be 0 or 1, got {config.overlap_depth}."
 
 
-def _wrong_pair(config: SchedulerConfig, enable_prefix_cache: bool) -> str | None:
+def _wrong_pair(config: SchedulerConfig, enable_prefix_cache: bool, speculates: bool) -> str | None:
+    if config.enable_mixed_chunk and speculates:
+        return (
+            "--enable-mixed-chunk does not go with --speculative-algorithm: rows that draft share no step with prompts."
+        )
     policy = config.schedule_policy
     if config.enable_priority_scheduling and policy not in {"fcfs", "lof"}:
         return f"--enable-priority-scheduling works with --schedule-policy fcfs or lof, not {policy}."

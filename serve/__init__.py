@@ -2,7 +2,7 @@
 
 Where to read, by what you look for:
 
-    start-up     cli → flags (flag_values), config (gpu_options, parallel_options) → listener
+    start-up     cli → flags (flag_values), config (gpu_options, parallel_options, speculative_options) → listener
                  → serving: prepare (the model without tensors; devices) → children → main_process
     processes    main: supervisor, engine, stream, served_model
                  the detokenizer's: detokenizer_process → detokenizer, stops

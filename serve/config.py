@@ -12,11 +12,12 @@ import msgspec
 from corymb.cache.config import LEAST_STATES, Eviction, WritePolicy
 from corymb.scheduler import validity
 from corymb.scheduler.config import SchedulerConfig
-from corymb.serve import gpu_options, parallel_options
+from corymb.serve import gpu_options, parallel_options, speculative_options
 from corymb.serve.devices import Device
 from corymb.serve.failpoints import Failpoint, parse_failpoint
 from corymb.serve.gpu_options import GpuOptions
 from corymb.serve.parallel_options import ParallelOptions
+from corymb.serve.speculative_options import SpeculativeOptions
 
 API_KEY_VARIABLE = "CORYMB_API_KEY"
 ADMIN_API_KEY_VARIABLE = "CORYMB_ADMIN_API_KEY"
@@ -112,6 +113,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     runtime: RuntimeOptions
     gpu: GpuOptions
     parallel: ParallelOptions = ParallelOptions()
+    speculative: SpeculativeOptions = SpeculativeOptions()
 
     def without_secrets(self) -> "ServeConfig":
         """What other processes and `/get_server_info` may see."""
@@ -143,6 +145,7 @@ def from_flags(flags: argparse.Namespace) -> ServeConfig:
         runtime=_runtime(flags),
         gpu=_pick(GpuOptions, flags),
         parallel=_pick(ParallelOptions, flags),
+        speculative=_pick(SpeculativeOptions, flags),
     )
     _check_pairs(config)
     return config
@@ -277,6 +280,7 @@ def _check_pairs(config: ServeConfig) -> None:
     conflicts = (
         gpu_options.conflicts(config.gpu),
         parallel_options.conflicts(config.parallel),
+        speculative_options.conflicts(config.speculative, tp_size=config.parallel.tp_size),
         _tier_conflicts(config),
     )
     for sentence in chain.from_iterable(conflicts):
@@ -290,7 +294,8 @@ def _check_pairs(config: ServeConfig) -> None:
     if scheduler.enable_mixed_chunk and chunk is None and not config.runtime.default_chunk:
         raise ConfigError("--enable-mixed-chunk needs chunks: give --chunked-prefill-size a positive size.")
     try:
-        validity.validate(scheduler, enable_prefix_cache=not memory.disable_radix_cache)
+        speculates = config.speculative.speculative_algorithm is not None
+        validity.validate(scheduler, enable_prefix_cache=not memory.disable_radix_cache, speculates=speculates)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if config.runtime.heartbeat_timeout_s > config.runtime.watchdog_timeout_s:

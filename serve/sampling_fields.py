@@ -79,6 +79,7 @@ def sampling(values: Values, settings: HttpSettings, *, max_new: int, min_new: i
         repetition_penalty=float(given.get("repetition_penalty", 1.0)),
         logit_bias=values.get("logit_bias", {}),
         seed=settings.draw_seed() if seed is None else seed,
+        seeded=seed is not None,
         stop_token_ids=values.get("stop_token_ids", ()),
         ignore_eos=values.get("ignore_eos", False),
         grammar=one_grammar(values),

@@ -15,6 +15,7 @@ from corymb.models.matchers import BackgroundMatchers
 from corymb.models.meeting import Meeting, Ranks
 from corymb.models.progress import bars
 from corymb.models.second_tier import DEFAULT_RATIO, SecondTier
+from corymb.models.speculation import Speculation
 from corymb.scheduler.agreement import Agreement, no_check
 from corymb.scheduler.constraint import Matchers
 from corymb.scheduler.door import Limits
@@ -22,6 +23,7 @@ from corymb.scheduler.loop import Loop
 from corymb.scheduler.messages import Output, Reply, Stage, Stats, Step, ToScheduler
 from corymb.scheduler.plan import Runner, StepPlan, StepResult
 from corymb.scheduler.scheduler import Scheduler
+from corymb.scheduler.windows import FullWindows
 from corymb.serve.childhood import Parent, Pulse, start_heartbeat
 from corymb.serve.children import ChildOptions
 from corymb.serve.config import MemoryOptions, ServeConfig
@@ -29,8 +31,10 @@ from corymb.serve.failpoints import Failpoints
 from corymb.serve.garbage import settle
 from corymb.serve.lockstep import alone, blaming_the_dead, follow, lead
 from corymb.serve.profiling import ProfiledPort, Profiling
+from corymb.serve.speculative_options import SpeculativeOptions
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
 from corymb.serve.vocabulary import read_vocabulary
+from corymb.speculative.ngram import NgramSpeculation
 
 
 def work(options: ChildOptions, parent: Parent, rank: int) -> None:
@@ -56,6 +60,7 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
                 Cache(built.cache_config),
                 limits,
                 matchers=_matchers(options, limits),
+                windows=FullWindows(config.speculative.num_drafts) if built.speculates else None,
                 judges_grammars=ranks is None,
                 clock=line.clock,
             )
@@ -202,9 +207,16 @@ def _runner_options(folder: Path, config: ServeConfig, ranks: Ranks | None) -> R
         enable_prefix_cache=not config.memory.disable_radix_cache,
         second_tier=_second_tier(config.memory),
         kv_cache_dtype=config.gpu.kv_cache_dtype,
+        speculation=_speculation(config.speculative),
         ranks=ranks,
         cuda=_cuda_options(config, 0 if ranks is None else ranks.meeting.rank),
     )
+
+
+def _speculation(options: SpeculativeOptions) -> Speculation | None:
+    if options.speculative_algorithm is None:
+        return None
+    return NgramSpeculation(options.num_drafts, least=options.shortest_match, longest=options.longest_match)
 
 
 def _second_tier(memory: MemoryOptions) -> SecondTier | None:

@@ -14,7 +14,7 @@ from corymb.scheduler.messages import Control, Generate, Output, Reply, Stats, T
 from corymb.scheduler.scheduler import Scheduler
 
 RUNNER_FIELDS = {"page_size", "max_total_tokens", "enable_prefix_cache", "dtype", "sliding_ratio"}
-RUNNER_FIELDS |= {"device", "second_tier", "max_states", "state_interval", "max_states_per_path"}
+RUNNER_FIELDS |= {"speculation", "device", "second_tier", "max_states", "state_interval", "max_states_per_path"}
 
 
 @dataclass
@@ -59,12 +59,13 @@ def serve_rounds(
     """Runs one list of requests after another on one server; with `flush`, the cache is dropped in between."""
     most = int(variant.get("max_running_requests", 16))  # type: ignore[call-overload]
     runner_options = {name: value for name, value in variant.items() if name in RUNNER_FIELDS}
-    others = {name: value for name, value in variant.items() if name not in RUNNER_FIELDS}
+    others = {name: value for name, value in variant.items() if name not in RUNNER_FIELDS | {"windows"}}
     options = RunnerOptions(folder, max_running_requests=most, **runner_options)  # type: ignore[arg-type]
     built = build(options, lambda *_: None)
     config = SchedulerConfig(**({"max_running_requests": most} | others))  # type: ignore[arg-type]
     cache = Cache(built.cache_config)
-    scheduler = Scheduler(config, cache, Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed))
+    limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
+    scheduler = Scheduler(config, cache, limits, windows=variant.get("windows"))  # type: ignore[arg-type]
     ports = []
     for requests in rounds:
         port = FakePort(list(requests))

@@ -55,7 +55,7 @@ def test_hash_changes_its_text_when_a_page_is_wrong(spoil: str) -> None:
     for _ in range(2):
         plan = hand.plan(pair)
         runner.launch(plan).wait()
-    table = runner._execution._rows.table
+    table = runner._execution.rows.table
     if spoil == "swap two pages":
         table[1, [2, 5]] = table[1, [5, 2]]
     elif spoil == "stale slot":

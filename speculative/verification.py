@@ -1,0 +1,261 @@
+"""Drafts of a step, and what the target makes of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from corymb.kernels import acceptance
+from corymb.kernels.noise import other_keys, row_keys
+from corymb.models.execution import UNUSABLE
+from corymb.models.locating import widen
+from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
+from corymb.models.sampler import Sampler, Turn
+from corymb.models.settings import Needs
+from corymb.models.speculation import Drafter, DraftTurn, Proposal, Seen, Target
+from corymb.scheduler.plan import Drafted, Int32, Masks, Sampled, StepPlan
+
+
+class Allotment(Protocol):
+    """Decides how many drafts of each row are verified."""
+
+    def allot(self, proposal: Proposal, most: Int32, budget: int | None) -> Int32:
+        """Windows [R], each at most `most` [R]; `budget` over all rows, None for no bound."""
+        ...
+
+
+class WholeBlocks:
+    """Every draft is verified."""
+
+    def allot(self, _: Proposal, most: Int32, budget: int | None) -> Int32:
+        """See Allotment."""
+        assert budget is None, "nothing here chooses between drafts"
+        return most
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a step of drafts gave."""
+
+    outputs: Tensor  # int64 [R, num_drafts + 1]
+    counts: Int32  # [R], of the outputs
+    windows: Int32  # [R]
+    usable: NDArray[np.bool_]  # [R]
+    confidence: Tensor | None
+    scores: Scores | None
+    draft_s: float
+    verify_s: float
+
+    def read(self) -> Sampled:
+        """See Readable."""
+        inside = np.arange(self.outputs.shape[1]) < self.counts[:, None]
+        confidence = None if self.confidence is None else self.confidence.float().cpu().numpy()
+        return Sampled(
+            token_ids=self.outputs.cpu().numpy()[inside].astype(np.int32),
+            counts=self.counts,
+            forward_s=self.draft_s + self.verify_s,
+            logprobs=entries(self.scores) if self.scores else {},
+            errors=dict.fromkeys(np.flatnonzero(~self.usable).tolist(), UNUSABLE),
+            drafted=Drafted(self.windows, confidence, self.draft_s, self.verify_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a step verifies."""
+
+    proposal: Proposal
+    windows: Int32  # [R]
+    masks: Callable[[], Masks]  # of the plan's constrained rows, none of which drafts
+
+
+class Verification:
+    """A Speculator for executions whose rows lie on the host."""
+
+    def __init__(self, drafter: Drafter, allotment: Allotment | None = None) -> None:
+        self.drafter = drafter
+        self._allotment = allotment or WholeBlocks()
+
+    def run(self, plan: StepPlan, masks: Callable[[], Masks], target: Target) -> Verified:
+        """See Speculator."""
+        begun_s = time.perf_counter()
+        assert plan.windows is not None, "only plans with windows draft"
+        proposal = self.drafter.propose(draft_turn(plan, target, self.drafter.num_drafts))
+        most = plan.windows.most
+        if proposal.counts is not None:
+            most = np.minimum(most, proposal.counts.cpu().numpy())
+        windows = self._allotment.allot(proposal, most.astype(np.int32), plan.windows.budget)
+        drafts = proposal.token_ids.cpu().numpy().astype(np.int32)
+        anchors = target.rows.last_sampled.cpu().numpy()[plan.rows].astype(np.int32)
+        wide = widen(replace(plan, token_ids=anchors), target.rows, drafts, 1 + windows)
+        drafted_s = time.perf_counter()
+        computed = target.compute(wide)
+        judged = _judge(target, wide, Block(proposal, windows, masks), computed.hidden)
+        self._commit(target, wide, judged)
+        keep = target.place(judged.places < judged.counts[judged.owners])
+        self.drafter.observe(Seen(computed.layout, computed.token_ids, computed.features, keep))
+        return Verified(
+            outputs=judged.outputs,
+            counts=judged.counts,
+            windows=windows,
+            usable=judged.usable,
+            confidence=proposal.confidence,
+            scores=judged.scores,
+            draft_s=drafted_s - begun_s,
+            verify_s=time.perf_counter() - drafted_s,
+        )
+
+    @staticmethod
+    def _commit(target: Target, plan: StepPlan, judged: "_Judged") -> None:
+        rows, place = target.rows, target.place
+        last = judged.outputs[torch.arange(len(judged.counts)), place(judged.counts.astype(np.int64) - 1)]
+        at = place(plan.rows.astype(np.int64))
+        rows.last_sampled[at] = last
+        rows.lengths[at] = place(plan.starts + judged.counts)
+        for nth in range(int(judged.counts.max())):
+            said = np.flatnonzero(judged.counts > nth)
+            target.sampler.say(plan.rows[said], judged.outputs[place(said), nth])
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    outputs: Tensor  # int64 [R, num_drafts + 1]
+    counts: Int32  # [R]
+    usable: NDArray[np.bool_]  # [R]
+    scores: Scores | None
+    owners: NDArray[np.int64]  # [T], index of each token's row in the plan
+    places: NDArray[np.int64]  # [T], drafts before it in its row
+
+
+def draft_turn(plan: StepPlan, target: Target, num_drafts: int) -> DraftTurn:
+    """The rows of a located plan, as drafters see them."""
+    place, settings = target.place, target.sampler.settings
+    random = (settings.needs[plan.rows] & Needs.RANDOM).astype(bool)
+    rows = place(plan.rows.astype(np.int64))
+    return DraftTurn(
+        host_rows=plan.rows,
+        rows=rows,
+        anchors=target.rows.last_sampled[rows],
+        lengths=place(plan.starts.astype(np.int32)),
+        table=target.rows.table,
+        full_to_sliding=target.rows.full_to_sliding,
+        temperature=place(np.where(random, settings.temperature[plan.rows], 0).astype(np.float32)),
+        keys=place(_keys(row_keys, target.sampler, plan.rows, plan.num_outputs, num_drafts)),
+    )
+
+
+def _keys(make: "_MakeKeys", sampler: Sampler, rows: Int32, num_outputs: Int32, count: int) -> NDArray[np.int32]:
+    """Keys [R, count, 2] of the next `count` output tokens of rows."""
+    indices = num_outputs[:, None] + np.arange(count, dtype=np.int32)
+    seeds = np.repeat(sampler.settings.seeds[rows], count)
+    return make(seeds, indices.reshape(-1).astype(np.int32)).reshape(len(rows), count, 2)
+
+
+class _MakeKeys(Protocol):
+    def __call__(self, seeds: NDArray[np.uint64], indices: Int32, /) -> NDArray[np.int32]: ...
+
+
+def _judge(target: Target, plan: StepPlan, block: Block, hidden: Tensor) -> _Judged:
+    """What the rows of the wide plan say, from the hidden states of all its tokens."""
+    place, sampler, drafts, windows = target.place, target.sampler, block.proposal.token_ids, block.windows
+    owners = np.repeat(np.arange(plan.num_rows), plan.widths)
+    places = np.arange(plan.num_tokens) - np.repeat(np.cumsum(plan.widths) - plan.widths, plan.widths)
+    logits = target.logits(hidden)
+    scored = np.flatnonzero(sampler.settings.needs[plan.rows[owners]] & Needs.LOGPROBS)
+    logprobs = log_probabilities(logits[place(scored)]) if len(scored) else None  # before choosing changes the logits
+    turn = Turn(
+        plan.rows[owners],
+        (plan.num_outputs[owners] + places).astype(np.int32),
+        _first_tokens(plan, block.masks()) if plan.constrained is not None else None,
+        ahead=drafts[place(owners)],
+        num_ahead=place(places),
+    )
+    choice = sampler.choose(logits, turn)
+    own = _dense(choice.token_ids, owners, places, plan.num_rows, drafts.shape[1])
+    counts = acceptance.match(own, drafts, place(windows))
+    outputs = own
+    free = _draws_freely(sampler, plan.rows)
+    if len(free):
+        counts, outputs = _reject(target, plan, block, logits, (counts, outputs), free)
+    host_counts = counts.cpu().numpy().astype(np.int32) + 1
+    usable = np.ones(plan.num_rows, np.bool_)
+    bad = ~choice.usable.cpu().numpy() & (places < host_counts[owners])
+    usable[owners[bad]] = False
+    scores = None
+    if logprobs is not None:
+        said = places[scored] < host_counts[owners[scored]]
+        scores = _scores(
+            target, plan, logprobs[place(np.flatnonzero(said))], outputs, owners[scored[said]], places[scored[said]]
+        )
+    return _Judged(outputs, host_counts, usable, scores, owners, places)
+
+
+def _first_tokens(plan: StepPlan, masks: Masks) -> Masks:
+    """Masks by index of their rows' first tokens."""
+    firsts = np.cumsum(plan.widths) - plan.widths
+    return Masks(firsts[masks.index].astype(np.int32), masks.bits)
+
+
+def _scores(
+    target: Target,
+    plan: StepPlan,
+    logprobs: Tensor,
+    outputs: Tensor,
+    owners: NDArray[np.int64],
+    places: NDArray[np.int64],
+) -> Scores:
+    options: Sequence[int] = plan.rows[owners].tolist()
+    positions = Positions(owners.tolist(), [target.sampler.settings.logprobs[row] for row in options])
+    return score(logprobs, outputs[target.place(owners), target.place(places)], positions, target.place)
+
+
+def _dense(
+    flat: Tensor, owners: NDArray[np.int64], places: NDArray[np.int64], num_rows: int, num_drafts: int
+) -> Tensor:
+    dense = torch.full((num_rows, num_drafts + 1), -1, dtype=flat.dtype, device=flat.device)
+    dense[torch.from_numpy(owners).to(flat.device), torch.from_numpy(places).to(flat.device)] = flat
+    return dense
+
+
+def _draws_freely(sampler: Sampler, rows: Int32) -> NDArray[np.int64]:
+    """Rows that sample and promised nothing about which tokens they draw."""
+    random = (sampler.settings.needs[rows] & Needs.RANDOM).astype(bool)
+    return np.flatnonzero(random & ~sampler.settings.seeded[rows])
+
+
+def _reject(
+    target: Target,
+    plan: StepPlan,
+    block: Block,
+    logits: Tensor,
+    matched: tuple[Tensor, Tensor],
+    free: NDArray[np.int64],
+) -> tuple[Tensor, Tensor]:
+    """Replaces what the rows `free` accept and say by rejection sampling from their edited logits."""
+    place, sampler, (counts, outputs) = target.place, target.sampler, matched
+    proposal, windows = block.proposal, block.windows
+    firsts = np.cumsum(plan.widths) - plan.widths
+    width = proposal.token_ids.shape[1] + 1
+    # Places beyond a row's window repeat its last: nothing reads them.
+    at = firsts[free][:, None] + np.minimum(np.arange(width), windows[free][:, None])
+    rows = np.repeat(plan.rows[free], width)
+    num_outputs = np.repeat(plan.num_outputs[free], width)
+    chances = acceptance.probabilities(logits[place(at.reshape(-1))], sampler.draws(rows, num_outputs))
+    where = place(free)
+    drafts = proposal.token_ids[where]
+    proposed = None
+    if proposal.logits is not None:
+        heat = place(sampler.settings.temperature[plan.rows[free]])
+        proposed = (proposal.logits[where] / heat[:, None, None]).softmax(dim=2)
+    keys = place(_keys(other_keys, sampler, plan.rows[free], plan.num_outputs[free], width))
+    accepted, last = acceptance.reject(chances.view(len(free), width, -1), proposed, drafts, place(windows[free]), keys)
+    said = torch.cat((drafts, drafts[:, :1]), dim=1)
+    said[torch.arange(len(free)), accepted] = last
+    counts, outputs = counts.clone(), outputs.clone()
+    counts[where], outputs[where] = accepted, said
+    return counts, outputs
