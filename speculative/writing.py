@@ -14,6 +14,7 @@ from corymb.scheduler.loop import Loop
 from corymb.scheduler.messages import Generate, Output, Reply, Sampling, Stats, ToScheduler
 from corymb.scheduler.plan import Int32
 from corymb.scheduler.scheduler import Scheduler
+from corymb.scheduler.windows import WindowPolicy
 
 ENDED = ("stop", "length")
 
@@ -60,9 +61,11 @@ class _Port:
 class Writer:
     """Runs tasks on a runner that somebody else owns."""
 
-    def __init__(self, built: Built, config: SchedulerConfig) -> None:
+    def __init__(self, built: Built, config: SchedulerConfig, *, windows: WindowPolicy | None = None) -> None:
+        """`windows`: of a runner that speculates."""
         self._built = built
         self._config = config
+        self._windows = windows
 
     def write(self, tasks: Sequence[Task], on_progress: Callable[[int, int], None]) -> list[Int32]:
         """What the target wrote for each task, its end token included. Raises WritingFailed."""
@@ -75,7 +78,8 @@ class Writer:
 
         built = self._built
         cache = Cache(msgspec.structs.replace(built.cache_config, enable_prefix_cache=False))
-        scheduler = Scheduler(self._config, cache, Limits(built.vocab_size, built.context_length, built.eos_ids))
+        limits = Limits(built.vocab_size, built.context_length, built.eos_ids)
+        scheduler = Scheduler(self._config, cache, limits, windows=self._windows)
         port = _Port([_request(index, task) for index, task in enumerate(tasks)], ended)
         loop = Loop(scheduler, built.runner, port, overlap_depth=self._config.overlap_depth)
         while port.requests or not scheduler.is_idle:

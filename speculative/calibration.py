@@ -1,0 +1,69 @@
+"""Sequential temperature scaling: what a draft's confidence is worth, place by place.
+
+Confidence c is right where, of all drafts that have it, a share of c is accepted. What a scheduler needs is the product
+along the block: each place gets a temperature under which the product up to there fits best, those before it fixed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+
+NUM_BINS = 15
+TEMPERATURES = np.logspace(-1, 1, 41)
+_LEAST = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Temperatures [G], and the error of products with them and without."""
+
+    temperatures: Float
+    error_before: Float
+    error_after: Float
+
+
+def fit(confidence: Float, prefixes: Float) -> Calibration:
+    """Fits temperatures to N blocks: their own confidence [N, G], and 1 where a draft and all before were accepted."""
+    logits = logit(confidence)
+    survival = np.ones(len(logits))
+    temperatures = []
+    for place in range(logits.shape[1]):
+        errors = [error_of(survival * sigmoid(logits[:, place] / heat), prefixes[:, place]) for heat in TEMPERATURES]
+        temperatures.append(TEMPERATURES[int(np.argmin(errors))])
+        survival = survival * sigmoid(logits[:, place] / temperatures[-1])
+    found = np.array(temperatures)
+    return Calibration(found, errors_of(confidence, prefixes), errors_of(scaled(confidence, found), prefixes))
+
+
+def scaled(confidence: Float, temperatures: Float) -> Float:
+    """Confidence [N, G] under temperatures [G]."""
+    return sigmoid(logit(confidence) / temperatures)
+
+
+def errors_of(confidence: Float, prefixes: Float) -> Float:
+    """The error of products up to each place, [G]."""
+    products = confidence.cumprod(axis=1)
+    return np.array([error_of(products[:, place], prefixes[:, place]) for place in range(products.shape[1])])
+
+
+def error_of(predicted: Float, happened: Float) -> float:
+    """The expected calibration error: over equal bins, how far a bin's mean prediction is from what happened in it."""
+    bins = np.minimum((predicted * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    gaps = np.bincount(bins, predicted, NUM_BINS) - np.bincount(bins, happened, NUM_BINS)
+    return float(np.abs(gaps).sum() / len(predicted))
+
+
+def logit(chances: Float) -> Float:
+    """The inverse of `sigmoid`."""
+    inside = np.clip(chances, _LEAST, 1 - _LEAST)
+    found: Float = np.log(inside) - np.log1p(-inside)
+    return found
+
+
+def sigmoid(logits: Float) -> Float:
+    """1 / (1 + exp(-x))."""
+    found: Float = 1 / (1 + np.exp(-logits))
+    return found
