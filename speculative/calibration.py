@@ -20,22 +20,23 @@ _LEAST = 1e-8
 class Calibration:
     """Temperatures [G], and the error of products with them and without."""
 
-    temperatures: Float
-    error_before: Float
-    error_after: Float
+    temperatures: list[float]
+    ece_before: list[float]
+    ece_after: list[float]
 
 
-def fit(confidence: Float, prefixes: Float) -> Calibration:
-    """Fits temperatures to N blocks: their own confidence [N, G], and 1 where a draft and all before were accepted."""
-    logits = logit(confidence)
+def fit(logits: Float, prefixes: Float) -> Calibration:
+    """Fits temperatures to N blocks: logits of their confidence [N, G], and 1 where a draft and all before it were
+    accepted."""
     survival = np.ones(len(logits))
     temperatures = []
     for place in range(logits.shape[1]):
         errors = [error_of(survival * sigmoid(logits[:, place] / heat), prefixes[:, place]) for heat in TEMPERATURES]
         temperatures.append(TEMPERATURES[int(np.argmin(errors))])
         survival = survival * sigmoid(logits[:, place] / temperatures[-1])
-    found = np.array(temperatures)
-    return Calibration(found, errors_of(confidence, prefixes), errors_of(scaled(confidence, found), prefixes))
+    found = [float(heat) for heat in temperatures]
+    before, after = errors_of(sigmoid(logits), prefixes), errors_of(sigmoid(logits / np.array(found)), prefixes)
+    return Calibration(found, before.tolist(), after.tolist())
 
 
 def scaled(confidence: Float, temperatures: Float) -> Float:

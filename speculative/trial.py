@@ -11,7 +11,7 @@ from corymb.models.build import Built, RunnerOptions, build
 from corymb.models.speculation import Speculation
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.messages import Sampling
-from corymb.speculative.calibration import Calibration, errors_of, fit, scaled
+from corymb.speculative.calibration import Calibration, errors_of, fit, logit, scaled
 from corymb.speculative.conversations import Speech
 from corymb.speculative.draft_files import CALIBRATION, update_metrics, write_json
 from corymb.speculative.prompts import judged
@@ -47,16 +47,16 @@ def calibrate(trial: Trial, speech: Speech, on_progress: OnProgress) -> dict[str
     samples: dict[str, int] = {}
     # Other prompts than those that `evaluate` judges by.
     for heat, rounds in _each(trial, speech, on_progress, seed=trial.seed + 2):
-        fitted[_name(heat)] = fit(_confidence(rounds), rounds.prefixes(trial.num_drafts))
+        fitted[_name(heat)] = fit(logit(_confidence(rounds)), rounds.prefixes(trial.num_drafts))
         samples[_name(heat)] = len(rounds.accepted)
     last = fitted[_name(max(trial.temperatures))]
     table = {
-        "temperatures": last.temperatures.tolist(),
+        "temperatures": last.temperatures,
         "dataset": "held-out prompts",
         "num_samples": samples[_name(max(trial.temperatures))],
-        "ece_before": last.error_before.tolist(),
-        "ece_after": last.error_after.tolist(),
-        "by_temperature": {name: one.temperatures.tolist() for name, one in fitted.items()},
+        "ece_before": last.ece_before,
+        "ece_after": last.ece_after,
+        "by_temperature": {name: one.temperatures for name, one in fitted.items()},
     }
     write_json(trial.draft / CALIBRATION, table)
     return table

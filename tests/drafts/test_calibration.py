@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from corymb.speculative.calibration import TEMPERATURES, error_of, errors_of, fit, scaled, sigmoid
+from corymb.speculative.calibration import TEMPERATURES, error_of, errors_of, fit, logit, scaled, sigmoid
 from corymb.speculative.rounds import Rounds, report
 
 
@@ -14,13 +14,13 @@ def test_the_fit_finds_the_temperatures_that_confidence_was_spoilt_with(true: tu
     accepted = random.random((40_000, 3)) < sigmoid(logits)
     spoilt = sigmoid(logits * np.array(true))
     prefixes = accepted.cumprod(axis=1).astype(np.float64)
-    found = fit(spoilt, prefixes)
+    found = fit(logit(spoilt), prefixes)
     step = TEMPERATURES[1] / TEMPERATURES[0]
-    ratios = found.temperatures / np.array(true)
+    ratios = np.array(found.temperatures) / np.array(true)
     assert ((ratios < step**1.5) & (ratios > step**-1.5)).all(), found.temperatures
-    assert (found.error_after < 0.02).all()
-    assert (found.error_after <= found.error_before + 1e-3).all()
-    assert np.allclose(errors_of(scaled(spoilt, found.temperatures), prefixes), found.error_after)
+    assert max(found.ece_after) < 0.02
+    assert all(after <= before + 1e-3 for before, after in zip(found.ece_before, found.ece_after, strict=True))
+    assert np.allclose(errors_of(scaled(spoilt, np.array(found.temperatures)), prefixes), found.ece_after)
 
 
 def test_the_error_is_the_distance_between_what_was_said_and_what_came() -> None:
