@@ -1,18 +1,21 @@
-"""Sequential temperature scaling: what makes a draft's confidence mean what it says, place after place."""
+"""Sequential temperature scaling: what a draft's confidence is worth, place by place.
+
+Confidence c is right where, of all drafts that have it, a share of c is accepted. What a scheduler needs is the product
+along the block: each place gets a temperature under which the product up to there fits best, those before it fixed.
+"""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
+Float = NDArray[np.float64]
 
-TEMPERATURES = np.logspace(-1, 1, 41)
 NUM_BINS = 15
-_TINY = 1e-8
+TEMPERATURES = np.logspace(-1, 1, 41)
+_LEAST = 1e-8
 
 
 class BadCalibration(ValueError):
@@ -21,53 +24,56 @@ class BadCalibration(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a fit found, a number a place. Errors are expected calibration errors of surviving so far."""
+    """Temperatures [G], and the error of products with them and without."""
 
     temperatures: list[float]
     ece_before: list[float]
     ece_after: list[float]
-    num_samples: int
-
-    def save(self, path: Path, *, dataset: str) -> None:
-        """Writes it as SGLang reads it."""
-        written = {
-            "temperatures": self.temperatures,
-            "dataset": dataset,
-            "num_samples": self.num_samples,
-            "ece_before": self.ece_before,
-            "ece_after": self.ece_after,
-        }
-        path.write_text(json.dumps(written, indent=1) + "\n")
 
 
-def fit(logits: NDArray[Any], prefix: NDArray[Any]) -> Calibration:
-    """Finds each place's temperature, the earlier ones held (dspark.md C.1).
-
-    logits [n, P]: the confidence head's, unscaled; prefix [n, P]: 1 where the draft and all before it were accepted of
-    blocks that were verified whole, or the chance that they are. Raises ValueError for other shapes or no blocks.
-    """
-    if logits.shape != prefix.shape or logits.ndim != 2 or not len(logits):
-        raise ValueError(f"logits {logits.shape} and prefixes {prefix.shape} must be blocks by places, of one shape")
-    scores, reached = logits.astype(np.float64), prefix.astype(np.float64)
-    survives, raw = np.ones(len(scores)), np.ones(len(scores))
-    temperatures, before, after = [], [], []
-    for place in range(scores.shape[1]):
-        raw = raw * _sigmoid(scores[:, place])
-        tried = [survives * _sigmoid(scores[:, place] / heat) for heat in TEMPERATURES]
-        errors = [calibration_error(chances, reached[:, place]) for chances in tried]
-        best = int(np.argmin(errors))
-        survives = tried[best]
-        temperatures.append(float(TEMPERATURES[best]))
-        before.append(calibration_error(raw, reached[:, place]))
-        after.append(errors[best])
-    return Calibration(temperatures, before, after, len(scores))
+def fit(logits: Float, prefixes: Float) -> Calibration:
+    """Fits temperatures to N blocks: logits of their confidence [N, G], and 1 where a draft and all before it were
+    accepted."""
+    survival = np.ones(len(logits))
+    temperatures = []
+    for place in range(logits.shape[1]):
+        errors = [error_of(survival * sigmoid(logits[:, place] / heat), prefixes[:, place]) for heat in TEMPERATURES]
+        temperatures.append(TEMPERATURES[int(np.argmin(errors))])
+        survival = survival * sigmoid(logits[:, place] / temperatures[-1])
+    found = [float(heat) for heat in temperatures]
+    before, after = errors_of(sigmoid(logits), prefixes), errors_of(sigmoid(logits / np.array(found)), prefixes)
+    return Calibration(found, before.tolist(), after.tolist())
 
 
-def calibration_error(chances: Float64, happened: Float64) -> float:
-    """Expected calibration error over bins of one width, weighted by how many fall into each."""
-    bins = np.minimum((chances * NUM_BINS).astype(np.int64), NUM_BINS - 1)
-    difference = np.bincount(bins, weights=chances - happened, minlength=NUM_BINS)
-    return float(np.abs(difference).sum() / len(chances))
+def scaled(confidence: Float, temperatures: Float) -> Float:
+    """Confidence [N, G] under temperatures [G]."""
+    return sigmoid(logit(confidence) / temperatures)
+
+
+def errors_of(confidence: Float, prefixes: Float) -> Float:
+    """The error of products up to each place, [G]."""
+    products = confidence.cumprod(axis=1)
+    return np.array([error_of(products[:, place], prefixes[:, place]) for place in range(products.shape[1])])
+
+
+def error_of(predicted: Float, happened: Float) -> float:
+    """The expected calibration error: over equal bins, how far a bin's mean prediction is from what happened in it."""
+    bins = np.minimum((predicted * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    gaps = np.bincount(bins, predicted, NUM_BINS) - np.bincount(bins, happened, NUM_BINS)
+    return float(np.abs(gaps).sum() / len(predicted))
+
+
+def logit(chances: Float) -> Float:
+    """The inverse of `sigmoid`."""
+    inside = np.clip(chances, _LEAST, 1 - _LEAST)
+    found: Float = np.log(inside) - np.log1p(-inside)
+    return found
+
+
+def sigmoid(logits: Float) -> Float:
+    """1 / (1 + exp(-x))."""
+    found: Float = 1 / (1 + np.exp(-logits))
+    return found
 
 
 def read_temperatures(path: Path, num_drafts: int) -> list[float]:
@@ -86,7 +92,3 @@ def read_temperatures(path: Path, num_drafts: int) -> list[float]:
 
 def _is_temperature(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-
-
-def _sigmoid(values: Float64) -> Float64:
-    return np.asarray(np.clip(1 / (1 + np.exp(-values)), _TINY, 1 - _TINY), np.float64)
