@@ -17,6 +17,12 @@ from corymb.serve.nodes import Nodes
 from corymb.serve.timeline import Timeline
 from corymb.serve.transport import private_directory
 
+_USAGE = """\
+usage: corymb serve [MODEL] [flags]
+       corymb draft COMMAND [MODEL] [flags]
+
+See corymb serve --help."""
+
 
 def main(arguments: Sequence[str] | None = None, program: str = "serve") -> NoReturn:
     """Serves until it is told to end. Exits with 0 after a drain, 1 on failure, 2 when it cannot start as asked."""
@@ -36,15 +42,29 @@ def main(arguments: Sequence[str] | None = None, program: str = "serve") -> NoRe
 
 
 def corymb(arguments: Sequence[str] | None = None) -> NoReturn:
-    """`corymb serve …` is `serve …`, for environments where another package owns that name."""
+    """`corymb serve …` is `serve …`, for environments where another package owns that name; `corymb draft …`."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["serve"]:
         main(given[1:], "corymb serve")
+    if given[:1] == ["draft"]:
+        sys.exit(_draft(given[1:]))
     if given[:1] in (["--help"], ["-h"]):
-        print("usage: corymb serve [MODEL] [flags]\n\nSee corymb serve --help.")
+        print(_USAGE)
         sys.exit(0)
     found = f"Unknown command {given[0]!r}; write" if given else "Write"
-    sys.exit(show_error("corymb", f"{found} corymb serve [MODEL]."))
+    sys.exit(show_error("corymb", f"{found} corymb serve [MODEL] or corymb draft."))
+
+
+def _draft(arguments: Sequence[str]) -> int:
+    # Torch comes along, which a server's main process must not have.
+    from corymb.serve.draft_command import run  # noqa: PLC0415
+
+    try:
+        return run(arguments)
+    except (ConfigError, ModelError) as error:
+        return show_error("corymb draft", str(error))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def _exit(number: int, _: object) -> NoReturn:

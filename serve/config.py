@@ -184,10 +184,20 @@ _SECRET_VARIABLES = {API_KEY_VARIABLE, ADMIN_API_KEY_VARIABLE}
 
 
 def _model(flags: argparse.Namespace) -> ModelOptions:
-    offline = flags.offline or os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
-    folder = Path(flags.cache_dir or os.environ.get(CACHE_VARIABLE) or _default_cache()).expanduser().resolve()
+    offline = is_offline(flags.offline)
+    folder = cache_folder(flags.cache_dir)
     names = tuple(dict.fromkeys(flags.served_model_name or ()))
     return _pick(ModelOptions, flags, cache_dir=str(folder), offline=offline, served_model_name=names)
+
+
+def is_offline(wanted: bool) -> bool:
+    """Whether nothing may be fetched: by the flag, or by the hub's own variable."""
+    return wanted or os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+
+
+def cache_folder(given: str | None) -> Path:
+    """Where models are kept, by the flag or the environment."""
+    return Path(given or os.environ.get(CACHE_VARIABLE) or _default_cache()).expanduser().resolve()
 
 
 def _default_cache() -> Path:

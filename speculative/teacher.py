@@ -198,13 +198,11 @@ class OnlineFeatures:
 class CachedFeatures:
     """Computes everything once and keeps it on the device: a lesson is then a look-up. See lessons.Features."""
 
-    def __init__(
-        self, teacher: Teacher, corpus: Corpus, num_layers: int, on_progress: OnProgress = lambda *_: None
-    ) -> None:
-        total, size = int(corpus.lengths.sum()), teacher.hidden_size
+    def __init__(self, teacher: Teacher, corpus: Corpus, on_progress: OnProgress = lambda *_: None) -> None:
+        total, width = int(corpus.lengths.sum()), teacher.token_bytes // teacher.dtype.itemsize
         self._offsets = torch.from_numpy(corpus.offsets).to(teacher.device)
-        self._kept = torch.empty(total, (num_layers + 1) * size, dtype=teacher.dtype, device=teacher.device)
-        self._sizes = [num_layers * size, size]
+        self._kept = torch.empty(total, width, dtype=teacher.dtype, device=teacher.device)
+        self._sizes = [width - teacher.hidden_size, teacher.hidden_size]
         done = 0
         for batch in teacher.batches(corpus, np.arange(len(corpus))):
             features, hidden = teacher.look([corpus.ids_of(index) for index in batch.tolist()])

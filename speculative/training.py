@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,14 @@ class Trainer:
         end = min(schedule.num_steps, (progress.step // schedule.save_steps + 1) * schedule.save_steps)
         begun_s = time.monotonic()
         before_s = progress.seconds
+        since: list[Losses] = []
         while progress.step < end:
-            done = self._step(progress.step)
+            since.append(self._step(progress.step))
             progress.step += 1
             if progress.step % EVERY_FIGURES == 0 or progress.step == end:
                 progress.seconds = before_s + time.monotonic() - begun_s
-                progress.history.append(figures(done, progress))
+                progress.history.append(figures(since, progress))
+                since.clear()
                 on_step(progress)
         progress.seconds = before_s + time.monotonic() - begun_s
         self._state.save(self._draft, self._optimizer, progress)
@@ -98,7 +100,7 @@ class Trainer:
         found.total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._draft.parameters(), MAX_NORM)
         self._optimizer.step()
-        return found
+        return replace(found, total=found.total.detach())  # kept a while: without the graph behind it
 
 
 def loss_of(draft: TrainableDraft, lesson: Lesson, vocabulary: Vocabulary) -> Losses:
@@ -110,16 +112,18 @@ def loss_of(draft: TrainableDraft, lesson: Lesson, vocabulary: Vocabulary) -> Lo
     return losses(guesses, lesson.answers, vocabulary, table=table)
 
 
-def figures(found: Losses, progress: Progress) -> dict[str, Any]:
-    """One entry of the history. Teacher-forced: above what the real loop reaches."""
-    accepted = found.accepted.cpu()
+def figures(since: Sequence[Losses], progress: Progress) -> dict[str, Any]:
+    """One entry of the history: means over some steps. Teacher-forced, and so above what the real loop reaches."""
+    accepted = torch.stack([found.accepted for found in since]).mean(0).cpu()
+    terms = torch.stack([torch.stack((one.total, one.cross_entropy, one.l1, one.confidence)) for one in since])
+    total, cross_entropy, l1, confidence = terms.mean(0).tolist()
     return {
         "step": progress.step,
         "seconds": round(progress.seconds, 2),
-        "loss": found.total.item(),
-        "cross_entropy": found.cross_entropy.item(),
-        "l1": found.l1.item(),
-        "confidence": found.confidence.item(),
+        "loss": total,
+        "cross_entropy": cross_entropy,
+        "l1": l1,
+        "confidence": confidence,
         "accepted": [round(chance, 4) for chance in accepted.tolist()],
         "forced_length": 1 + accepted.cumprod(0).sum().item(),
     }

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from corymb.serve.draft_flags import COMMANDS, draft_parser
 from corymb.serve.flags import REFUSED, parser
 from corymb.serve.metrics import Metrics
 
@@ -23,6 +24,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_flags_exist(path: Path) -> None:
     flags = parser("serve").format_help() + " ".join(REFUSED)
+    flags += "".join("\n" + draft_parser(command).format_help() for command in COMMANDS)
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", path.read_text())) - OTHERS_FLAGS
     assert {name for name in named if not re.search(rf"{name}(?![a-z0-9-])", flags)} == set()
 

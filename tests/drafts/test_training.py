@@ -58,7 +58,7 @@ def test_cached_and_computed_features_agree(teacher: Teacher) -> None:
     conversations = corpus()
     picked = np.array([5, 0, 11, 5])
     online = OnlineFeatures(teacher, conversations).of(picked, 64)
-    cached = CachedFeatures(teacher, conversations, len(LAYERS)).of(picked, 64)
+    cached = CachedFeatures(teacher, conversations).of(picked, 64)
     for one, other in zip(online, cached, strict=True):
         assert one.shape == other.shape
         for row, length in enumerate(conversations.lengths[picked].tolist()):
