@@ -23,8 +23,8 @@ class Record:
 
 
 class Recorder:
-    """A drafter in front of another. Keeps what every row said, and sees to it that drafts that were not accepted leave no
-    trace in the pools."""
+    """A drafter in front of another. Keeps what every row said, and sees to it that drafts that were not accepted leave
+    no trace in the pools."""
 
     def __init__(self, drafter: Drafter, records: list[Record], num_rows: int, kv: Sequence[KVLayer]) -> None:
         self._kv = kv
