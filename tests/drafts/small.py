@@ -1,5 +1,6 @@
 """A small random target with the byte tokenizer, conversations for it, and a draft's shape."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,13 @@ def write_target(folder: Path, *, layers: int = 4, tied: bool = True) -> Path:
     return folder
 
 
-def shape(folder: Path, **wishes: object) -> DraftShape:
-    """Two layers of 24, γ = 3."""
+def shape(folder: Path, *, tied: bool | None = None, **wishes: object) -> DraftShape:
+    """Two layers of 24, γ = 3. `tied`: says so of the target in place of its config."""
     config = read_config(folder)
     assert config.decoder is not None
+    decoder = config.decoder if tied is None else replace(config.decoder, tied=tied)
     chosen = {"num_drafts": 3, "num_layers": 2, "intermediate_size": 24, "markov_rank": 8, "mask_token_id": 256}
-    return shape_for(config.decoder, config.architecture, Wishes(**(chosen | wishes)))  # type: ignore[arg-type]
+    return shape_for(decoder, config.architecture, Wishes(**(chosen | wishes)))  # type: ignore[arg-type]
 
 
 def corpus(seed: int = 0, count: int = 12, longest: int = 40) -> Corpus:
