@@ -54,13 +54,13 @@ class Decoding:
         self._drafting = drafting
         self._slides = ledger.cache.config.num_sliding_tokens > 0
 
-    def reserve(self) -> Reserved | None:
-        """The rows that take part and their slots; None when there are none, or when they must wait."""
+    def reserve(self, step: int) -> Reserved | None:
+        """The rows that take part in a step and their slots; None when there are none, or when they must wait."""
         retracted = False
         while len((batch := self._ledger.running.wanting()).rows):
             if self._slides:
                 self._ledger.cache.slide(batch.rows, self._ledger.rows.computed[batch.rows])
-            reserved = self._grow(batch, drafts=not retracted)
+            reserved = self._grow(step, batch, drafts=not retracted)
             if reserved is not None:
                 if not retracted:
                     self._ratio.decay()
@@ -70,12 +70,12 @@ class Decoding:
             retracted = True
         return None
 
-    def _grow(self, batch: Batch, *, drafts: bool) -> Reserved | None:
+    def _grow(self, step: int, batch: Batch, *, drafts: bool) -> Reserved | None:
         """Slots for everybody's next token, and for drafts where there is room for them; None: not even for tokens."""
         if self._drafting is None:
             slots = self._ledger.cache.grow(batch.rows, self._ones[: len(batch.rows)])
             return None if slots is None else Reserved(batch, slots)
-        for windows in self._drafting.choices(batch.rows, drafts=drafts):
+        for windows in self._drafting.choices(step, batch.rows, drafts=drafts):
             slots = self._ledger.cache.grow(batch.rows, windows.slot_counts)
             if slots is not None:
                 return Reserved(batch, slots, windows)

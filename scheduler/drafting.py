@@ -23,11 +23,11 @@ class Drafting:
         self._rows = rows
         self._context_length = cache.config.context_length
 
-    def choices(self, rows: Int32, *, drafts: bool) -> Iterator[Windows]:
-        """Windows for the next step of these rows, the best first; the last drafts nothing."""
+    def choices(self, step: int, rows: Int32, *, drafts: bool) -> Iterator[Windows]:
+        """Windows for a step of these rows, the best first; the last drafts nothing."""
         if drafts:
             most = self._most(rows)
-            budget = self.policy.budget(rows, self._rows.computed[rows], most) if most.any() else 0
+            budget = self.policy.budget(step, rows, self._rows.computed[rows], most) if most.any() else 0
             if budget != 0:
                 yield self._windows(rows, most, budget)
         yield self._windows(rows, np.zeros(len(rows), np.int32), None)

@@ -112,7 +112,7 @@ class Scheduler:
         opened, rows = [piece.opened for piece in pieces if piece.opened], self._ledger.rows
         if self._windows:
             for each in opened:
-                self._windows.open(each.row)
+                self._windows.open(each.row, self._step)
         plan = put_together(self._step, parts, opened, self._cache, rows.constrained)
         rows.last_step[plan.rows] = self._step
         self._in_flight.append(InFlight(plan, [each for part in parts for each in part.requests]))
@@ -134,13 +134,13 @@ class Scheduler:
         if interval is not None and self._step % interval == interval - 1:
             self._decoding.retract_one()
         # Rows that decode beside prompts get their slots first; prompts take what is left.
-        reserved = self._decoding.reserve() if mixed else None
+        reserved = self._decoding.reserve(self._step) if mixed else None
         num_decode = 0 if reserved is None else len(reserved.batch.rows)
         # What was freed for those who run is not for newcomers.
         may_admit = self._tally.num_retractions == num_retractions
         pieces = self._prefill.gather(self._step, num_decode=num_decode, may_admit=may_admit)
         if not mixed and not pieces:
-            reserved = self._decoding.reserve()
+            reserved = self._decoding.reserve(self._step)
         decode = None if reserved is None else self._decoding.part(reserved)
         parts = [] if decode is None else [decode]
         if pieces:

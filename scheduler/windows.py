@@ -11,12 +11,12 @@ class WindowPolicy(Protocol):
 
     num_drafts: int  # most drafts of a row
 
-    def open(self, row: int) -> None:
-        """A request took a row of the table: what was learned of the row is another's."""
+    def open(self, row: int, step: int) -> None:
+        """A request took a row of the table in this step: what was learned of the row before is another's."""
         ...
 
-    def budget(self, rows: Int32, starts: Int32, most: Int32) -> int | None:
-        """How many drafts the next step verifies over these rows [R], which stand at least at `starts` and may verify
+    def budget(self, step: int, rows: Int32, starts: Int32, most: Int32) -> int | None:
+        """How many drafts this step verifies over these rows [R], which stand at least at `starts` and may verify
         `most` each; None for all. 0 for none: then nothing is drafted."""
         ...
 
@@ -31,10 +31,10 @@ class FullWindows:
     def __init__(self, num_drafts: int) -> None:
         self.num_drafts = num_drafts
 
-    def open(self, row: int) -> None:
+    def open(self, row: int, step: int) -> None:
         """Nothing is learned."""
 
-    def budget(self, rows: Int32, starts: Int32, most: Int32) -> None:
+    def budget(self, step: int, rows: Int32, starts: Int32, most: Int32) -> None:
         """No bound."""
 
     def learn(self, plan: StepPlan, sampled: Sampled) -> None:

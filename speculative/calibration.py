@@ -4,7 +4,9 @@ Confidence c is right where, of all drafts that have it, a share of c is accepte
 along the block: each place gets a temperature under which the product up to there fits best, those before it fixed.
 """
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,10 @@ Float = NDArray[np.float64]
 NUM_BINS = 15
 TEMPERATURES = np.logspace(-1, 1, 41)
 _LEAST = 1e-8
+
+
+class BadCalibration(ValueError):
+    """A file holds no temperatures that fit; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +74,21 @@ def sigmoid(logits: Float) -> Float:
     """1 / (1 + exp(-x))."""
     found: Float = 1 / (1 + np.exp(-logits))
     return found
+
+
+def read_temperatures(path: Path, num_drafts: int) -> list[float]:
+    """The temperatures of a file, one a place: SGLang's object, or a bare list. Raises BadCalibration."""
+    try:
+        held: object = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BadCalibration(f"{path} holds no temperatures: {error}") from error
+    values = held.get("temperatures") if isinstance(held, dict) else held
+    if not isinstance(values, list) or not all(_is_temperature(value) for value in values):
+        raise BadCalibration(f"{path} holds no temperatures: a list of numbers above 0 is expected.")
+    if len(values) != num_drafts:
+        raise BadCalibration(f"{path} holds temperatures of {len(values)} places, and {num_drafts} are drafted.")
+    return [float(value) for value in values]
+
+
+def _is_temperature(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")

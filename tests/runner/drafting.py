@@ -109,10 +109,10 @@ class ForcedBudgets:
         self._chooser = random.Random(seed)
         self.num_accepted = 0
 
-    def open(self, row: int) -> None:
+    def open(self, row: int, step: int) -> None:
         pass
 
-    def budget(self, rows: Int32, starts: Int32, most: Int32) -> int | None:
+    def budget(self, step: int, rows: Int32, starts: Int32, most: Int32) -> int | None:
         return self._chooser.choice([None, None, None, 0])
 
     def learn(self, plan: StepPlan, sampled: Sampled) -> None:
