@@ -48,10 +48,10 @@ class Watching:
         self._of_row: dict[int, str] = {}
         self._found: list[tuple[str, int, NDArray[np.float32] | None]] = []
 
-    def open(self, row: int) -> None:
+    def open(self, row: int, step: int) -> None:
         """See WindowPolicy. The plan that opens a row brings its prompt."""
 
-    def budget(self, rows: Int32, starts: Int32, most: Int32) -> None:
+    def budget(self, step: int, rows: Int32, starts: Int32, most: Int32) -> None:
         """No bound."""
 
     def learn(self, plan: StepPlan, sampled: Sampled) -> None:

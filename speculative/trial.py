@@ -92,7 +92,7 @@ def _each(trial: Trial, speech: Speech, on_progress: OnProgress, *, seed: int) -
     """Rounds at each sampling temperature, from one runner."""
     prompts = [(kind, speech.prompt(words)) for kind, words in judged(trial.num_prompts, seed)]
     longest = max(len(ids) for _, ids in prompts) + trial.max_answer + trial.num_drafts + 2
-    built = build(_options(trial, longest), lambda *_: None)
+    built = build(options_of(trial, longest), lambda *_: None)
     try:
         for heat in trial.temperatures:
             tasks = [Task(ids, _sampling(trial, heat, index)) for index, (_, ids) in enumerate(prompts)]
@@ -103,7 +103,8 @@ def _each(trial: Trial, speech: Speech, on_progress: OnProgress, *, seed: int) -
         built.runner.close()
 
 
-def _options(trial: Trial, longest: int) -> RunnerOptions:
+def options_of(trial: Trial, longest: int) -> RunnerOptions:
+    """A runner for requests of so many tokens."""
     return RunnerOptions(
         trial.target,
         device=trial.device,
