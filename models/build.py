@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -18,18 +18,19 @@ from corymb.models import cuda_memory
 from corymb.models.architectures import read_config
 from corymb.models.blueprint import Blueprint, OnProgress, read_blueprint
 from corymb.models.config import ModelConfig
+from corymb.models.costs import Costs, costs_of
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
 from corymb.models.gloo_group import GlooGroup
-from corymb.models.group import ALONE, Group
+from corymb.models.group import ALONE
 from corymb.models.host_pools import make_host_pools
 from corymb.models.load import TORCH_DTYPES, LoadOptions
 from corymb.models.meeting import Ranks
 from corymb.models.memory import Memory, host_memory
 from corymb.models.model import Model
 from corymb.models.placement import Place
-from corymb.models.pools import allocate, token_bytes
+from corymb.models.pools import allocate
 from corymb.models.precision import Precision, resolve_precision
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
@@ -100,7 +101,7 @@ class Built:
     vocab_size: int
     context_length: int
     eos_ids: frozenset[int]
-    speculates: bool  # its scheduler plans windows
+    num_drafts: int | None  # most of a row and step; None: nothing drafts
     can_embed: bool  # it has hidden states to pool
     max_total_num_tokens: int  # that requests can use
     weights_bytes: int
@@ -130,15 +131,12 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     context_length = _context_length(options, blueprint.config)
     if gpu and host:
         _prepare_sums(gpu, blueprint.config, dtype, on_stage)
-    state_bytes = sum(spec.size_bytes(dtype) for spec in blueprint.state_specs)
-    cost = replace(token_bytes(blueprint.attention_specs, pool_dtype), state=state_bytes)
-    sizes = _sizes(options, blueprint, context_length, cost, device)
+    costs = costs_of(blueprint, options.speculation, precision, pool_dtype)
+    sizes = _sizes(options, blueprint, context_length, costs, device)
     if host:
-        sizes = _least(sizes, host, cost)
+        sizes = _least(sizes, host, costs.of_tokens)
     cache_config = _cache_config(options, blueprint, context_length, sizes)
-    with _stage(
-        on_stage, "weights", f"{blueprint.config.architecture}, {gib(blueprint.weights_bytes)}, {precision.name}"
-    ):
+    with _stage(on_stage, "weights", f"{blueprint.config.architecture}, {gib(costs.weights_bytes)}, {precision.name}"):
         model = blueprint.load(on_progress)
     runner: Runner
     if gpu:
@@ -148,7 +146,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner = gpu.capture(parts, cache_config)
     else:
         with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
-            runner = CpuRunner(_execution(model, blueprint, cache_config, dtype, group, options.speculation))
+            runner = CpuRunner(_execution(model, blueprint, cache_config, load, options.speculation))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         longest = min(context_length - 1, options.cuda.max_step_tokens)
         _warm(runner, _widths(blueprint.config, longest), vocab_size=model.vocab_size, tuned=host is None)
@@ -158,10 +156,10 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         vocab_size=model.vocab_size,
         context_length=context_length,
         eos_ids=blueprint.config.eos_ids,
-        speculates=options.speculation is not None,
+        num_drafts=options.speculation.num_drafts if options.speculation else None,
         can_embed=blueprint.config.decoder is not None,
         max_total_num_tokens=sizes.num_full_tokens,
-        weights_bytes=blueprint.weights_bytes,
+        weights_bytes=costs.weights_bytes,
         pools_bytes=sizes.size_bytes,
         device="cuda" if gpu else "cpu",
         dtype=precision.weights,
@@ -276,7 +274,7 @@ def _context_length(options: RunnerOptions, config: ModelConfig) -> int:
 
 
 def _sizes(
-    options: RunnerOptions, blueprint: Blueprint, context_length: int, cost: TokenBytes, device: torch.device
+    options: RunnerOptions, blueprint: Blueprint, context_length: int, costs: Costs, device: torch.device
 ) -> PoolSizes:
     share = options.mem_fraction_static
     if share is None and device.type == "cuda" and options.max_total_tokens is None:
@@ -292,8 +290,7 @@ def _sizes(
         max_states=options.max_states,
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else _host_memory(options.ranks)
-    room = find_room(memory, blueprint.weights_bytes, share)
-    return size_pools(cost, _window(blueprint), request, room)
+    return size_pools(costs.of_tokens, _window(blueprint), request, find_room(memory, costs.weights_bytes, share))
 
 
 def _host_memory(ranks: Ranks | None) -> Memory:
@@ -353,28 +350,24 @@ def _state_interval(options: RunnerOptions, grid: int) -> int:
 
 
 def _execution(
-    model: Model,
-    blueprint: Blueprint,
-    config: CacheConfig,
-    dtype: torch.dtype,
-    group: Group,
-    speculation: Speculation | None,
+    model: Model, blueprint: Blueprint, config: CacheConfig, load: LoadOptions, speculation: Speculation | None
 ) -> Execution:
-    place = Place(torch.device("cpu"))
-    pools = allocate(model.attention_specs, config, dtype=dtype, place=place)
-    sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=group)
+    place, dtype = Place(torch.device("cpu")), load.dtype
+    own, drafted = model.attention_specs, speculation.attention_specs if speculation else ()
+    specs = [*own, *drafted]
+    pools = allocate(specs, config, dtype=dtype, place=place)
+    sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=load.group)
     states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place) if model.state_specs else None
-    host = make_host_pools(model.attention_specs, pools, states.pools if states else (), config, place)
-    speculator = speculation.make(Setting(model, config, dtype, place)) if speculation else None
+    host = make_host_pools(specs, pools, states.pools if states else (), config, place)
     return Execution(
         model,
         blueprint.attention(),
-        pools,
+        pools[: len(own)],
         Rows(config, place),
         sampler,
         states=states,
         host=host,
-        speculator=speculator,
+        speculator=speculation.make(Setting(model, config, pools[len(own) :], load, place)) if speculation else None,
     )
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec
+from corymb.models.features import EMBEDDED
 from corymb.models.inventory import EMBEDDING, FINAL_NORM, HEAD
 from corymb.models.layers import Parts, attention_specs
 from corymb.models.mixers import state_specs
@@ -71,12 +72,18 @@ class Decoder:
         return self._state_specs
 
     @torch.inference_mode()
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Returns what the first layer is given of token ids [T], [T, hidden_size]."""
+        embedded = self.vocabulary.embed(token_ids, self._embedding, self._dtype)
+        return embedded if self._embedding_scale == 1.0 else embedded.mul_(self._embedding_scale)
+
+    @torch.inference_mode()
     def forward(self, batch: Batch) -> Tensor:
         """Returns the last hidden states [N, hidden_size] of the wanted tokens, before the head."""
         delta: Tensor | None = None
-        residual = self.vocabulary.embed(batch.token_ids, self._embedding, self._dtype)
-        if self._embedding_scale != 1.0:
-            residual.mul_(self._embedding_scale)
+        residual = self.embed(batch.token_ids)
+        if batch.capture is not None:
+            batch.capture.take(EMBEDDED, residual, None)
         turns: dict[Rope | None, Tensor] = {
             rope: table.index_select(0, batch.positions) for rope, table in self._tables.items()
         }

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+EMBEDDED = -1  # in the place of a layer: what the first one is given
+
 
 @dataclass(frozen=True, slots=True)
 class Capture:
     """Takes the stream while a forward passes, into memory of the caller's, so that captured graphs may hold it."""
 
-    layers: tuple[int, ...]  # from 0, rising; not the last, whose output `forward` returns
+    layers: tuple[int, ...]  # from 0 or EMBEDDED, rising; not the last, whose output `forward` returns
     into: Tensor  # [T, len(layers) * hidden_size], in the order of the layers
 
     def take(self, index: int, residual: Tensor, delta: Tensor | None) -> None:

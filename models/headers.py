@@ -62,7 +62,7 @@ def read_headers(folder: Path) -> Stored:
     """All tensors of a model folder that a text model may use, by name. Raises BrokenModel, UnsupportedModel."""
     stored: Stored = {}
     for file in weight_files(folder):
-        for name, tensor in _header(file).items():
+        for name, tensor in read_header(file).items():
             plain = _plain_name(name)
             if plain in stored:
                 raise BrokenModel(f"{plain} is in two files of {folder}: {stored[plain].file.name} and {file.name}.")
@@ -119,7 +119,8 @@ def _indexed(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _header(file: Path) -> Stored:
+def read_header(file: Path) -> Stored:
+    """All tensors of one file, by the names they have there. Raises BrokenModel."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")

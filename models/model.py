@@ -54,6 +54,19 @@ class ScoringModel(Protocol):
         ...
 
 
+@runtime_checkable
+class SharingModel(Protocol):
+    """A model whose embedding and head a draft uses, too."""
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Returns what the first layer is given of token ids [T], [T, hidden_size]."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See Model."""
+        ...
+
+
 class Model(Protocol):
     """A loaded model. Forward must depend on tokens, positions and what the pools hold, and on nothing else."""
 

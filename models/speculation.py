@@ -1,17 +1,18 @@
 """What a runner asks of a drafter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from corymb.cache.config import CacheConfig
-from corymb.kernels.attention import RaggedLayout
+from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout
 from corymb.models.features import Capture
+from corymb.models.load import LoadOptions
 from corymb.models.model import Model
 from corymb.models.placement import Place
+from corymb.models.precision import Precision
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
 from corymb.scheduler.plan import Int32, Masks, Opened, Sampled, StepPlan
@@ -20,10 +21,11 @@ from corymb.scheduler.plan import Int32, Masks, Opened, Sampled, StepPlan
 @dataclass(frozen=True, slots=True)
 class DraftTurn:
     """R rows that draft. A row's anchor is the token it sampled last: its keys are not written, and it stands at
-    position lengths[r]. The page table has slots for the anchor and every draft behind it."""
+    position lengths[r]. The page table has slots for the anchor and `most` drafts behind it."""
 
     host_rows: Int32  # [R], request rows
     rows: Tensor  # the same, int64 on the device
+    most: Int32  # [R], on the host: drafts of each that may be verified, and have slots
     anchors: Tensor  # int64 [R]
     lengths: Tensor  # int32 [R], tokens whose keys are written
     table: Tensor  # int32 [num_rows, context_length], the page table
@@ -88,12 +90,27 @@ class Setting:
 
     model: Model
     cache: CacheConfig
-    dtype: torch.dtype  # of the pools
+    kv: Sequence[KVLayer]  # of `Speculation.attention_specs`, one each
+    load: LoadOptions  # of the model
     place: Place
 
 
 class Speculation(Protocol):
     """How a server speculates."""
+
+    @property
+    def num_drafts(self) -> int:
+        """Most drafts of a row and step."""
+        ...
+
+    @property
+    def attention_specs(self) -> Sequence[AttentionSpec]:
+        """What it keeps of every token, beside the model: in slots of the full pool, so none of them has a window."""
+        ...
+
+    def weights_bytes(self, precision: Precision) -> int:
+        """What its loaded weights take."""
+        ...
 
     def make(self, setting: Setting) -> "Speculator":
         """Loads what drafts. Raises ModelError where it does not fit the model."""

@@ -60,7 +60,7 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
                 Cache(built.cache_config),
                 limits,
                 matchers=_matchers(options, limits),
-                windows=FullWindows(config.speculative.num_drafts) if built.speculates else None,
+                windows=None if built.num_drafts is None else FullWindows(built.num_drafts),
                 judges_grammars=ranks is None,
                 clock=line.clock,
             )

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from corymb.kernels.attention import AttentionSpec
 from corymb.models.features import Capture
+from corymb.models.precision import Precision
 from corymb.models.speculation import DraftTurn, Proposal, Seen, Setting
 from corymb.scheduler.plan import Int32, Opened
 from corymb.speculative.verification import Verification
@@ -18,6 +20,11 @@ class NgramSpeculation:
     num_drafts: int
     least: int = 1
     longest: int = 12
+    attention_specs: tuple[AttentionSpec, ...] = ()
+
+    def weights_bytes(self, _: Precision) -> int:
+        """None."""
+        return 0
 
     def make(self, setting: Setting) -> Verification:
         """See Speculation."""

@@ -134,12 +134,14 @@ class _Judged:
 
 def draft_turn(plan: StepPlan, target: Target, num_drafts: int) -> DraftTurn:
     """The rows of a located plan, as drafters see them."""
+    assert plan.windows is not None, "only plans with windows draft"
     place, settings = target.place, target.sampler.settings
     random = (settings.needs[plan.rows] & Needs.RANDOM).astype(bool)
     rows = place(plan.rows.astype(np.int64))
     return DraftTurn(
         host_rows=plan.rows,
         rows=rows,
+        most=plan.windows.most,
         anchors=target.rows.last_sampled[rows],
         lengths=place(plan.starts.astype(np.int32)),
         table=target.rows.table,

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from corymb.kernels.attention import AttentionSpec
 from corymb.kernels.noise import exponential
 from corymb.models.features import Capture
+from corymb.models.precision import Precision
 from corymb.models.speculation import DraftTurn, Proposal, Seen, Setting
 from corymb.scheduler.plan import Int32, Opened, Sampled, StepPlan
 from corymb.speculative.verification import Verification
@@ -85,6 +87,11 @@ class Drafts:
 
     make_drafter: Callable[[int], ScriptedDrafter]
     drafters: list[ScriptedDrafter] = field(default_factory=list)
+    num_drafts: int = 4
+    attention_specs: tuple[AttentionSpec, ...] = ()
+
+    def weights_bytes(self, precision: Precision) -> int:
+        return 0
 
     def make(self, setting: Setting) -> Verification:
         self.drafters.append(self.make_drafter(setting.cache.num_rows))
