@@ -12,7 +12,7 @@ import numpy as np
 from corymb.models.build import build
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.messages import Sampling
-from corymb.scheduler.plan import Int32, Sampled, StepPlan
+from corymb.scheduler.plan import LAST_SAMPLED, Int32, Sampled, StepPlan
 from corymb.speculative.cost_model import envelope, read_table
 from corymb.speculative.draft_files import update_metrics, write_json
 from corymb.speculative.training_run import OnProgress
@@ -51,7 +51,7 @@ class Pinned:
 
     def __init__(self, num_drafts: int, num_rows: int, num_steps: int, clock: Callable[[], float]) -> None:
         self.num_drafts = num_drafts
-        budgets = sorted({round(share * num_rows * num_drafts) for share in SHARES} - {0})
+        budgets = sorted({round(share * num_rows * num_drafts) for share in SHARES})
         self.cells = [Cell(num_rows, budget) for budget in budgets]
         self.steps: dict[Cell, list[Step]] = {cell: [] for cell in self.cells}
         self._num_rows = num_rows
@@ -74,15 +74,19 @@ class Pinned:
 
     def learn(self, plan: StepPlan, sampled: Sampled) -> None:
         """See WindowPolicy. Of steps that follow one another alone: between others, prompts were computed."""
-        now_s, before_s = self._clock(), self._last_s
-        drafted = sampled.drafted
-        self._last_s = None if drafted is None else now_s
-        if drafted is None or before_s is None:
+        now_s, before_s, drafted = self._clock(), self._last_s, sampled.drafted
+        decodes = bool((plan.token_ids == LAST_SAMPLED).all())
+        self._last_s = now_s if decodes else None
+        if not decodes or before_s is None:
             return
-        cell = Cell(plan.num_rows, int(drafted.num_verified.sum()))
+        took_s = now_s - before_s
+        if drafted is None:
+            cell, step = Cell(plan.num_rows, 0), Step(0.0, sampled.forward_s, took_s - sampled.forward_s)
+        else:
+            cell = Cell(plan.num_rows, int(drafted.num_verified.sum()))
+            step = Step(drafted.draft_s, drafted.verify_s, took_s - drafted.draft_s - drafted.verify_s)
         if cell in self.steps:
-            rest_s = now_s - before_s - drafted.draft_s - drafted.verify_s
-            self.steps[cell].append(Step(drafted.draft_s, drafted.verify_s, max(rest_s, 0.0)))
+            self.steps[cell].append(step)
 
 
 @dataclass
@@ -104,7 +108,8 @@ class Measured:
 
     def table(self) -> dict[str, Any]:
         """SGLang's additive form: bias + alpha(rows) + theta(tokens), each rising."""
-        rows = _medians((cell.num_rows, step.draft_s) for cell, step in self.steps.items())
+        drafting = [(cell.num_rows, step.draft_s) for cell, step in self.steps.items() if cell.budget]
+        rows = _medians(drafting)
         tokens = _medians((cell.num_tokens, step.verify_s) for cell, step in self.steps.items())
         alpha = envelope(list(rows), list(rows.values()), farthest=max(rows))
         theta = envelope(list(tokens), list(tokens.values()), farthest=max(tokens))
@@ -120,7 +125,7 @@ class Measured:
 def profile(
     trial: Trial, rows: Sequence[int], *, num_steps: int, context_tokens: int, on_progress: OnProgress
 ) -> dict[str, Any]:
-    """Measures steps of `rows` rows each with a fifth to all of their drafts verified, and writes the table into the
+    """Measures steps of `rows` rows each, with none to all of their drafts verified, and writes the table into the
     draft's folder; returns it with what it is worth. `trial.speculation` must heed budgets."""
     measured = Measured()
     longest = context_tokens + (len(SHARES) * (num_steps + SETTLING) + 2) * (trial.num_drafts + 1)
@@ -156,7 +161,7 @@ def relative_error(path: Path, measured: Measured) -> float:
     errors = []
     for cell, step in measured.steps.items():
         took_s = step.draft_s + step.verify_s + step.rest_s
-        expected_s = float(model.step_s(cell.num_rows, np.array([cell.budget]), 0.0, drafts=True)[0])
+        expected_s = float(model.step_s(cell.num_rows, np.array([cell.budget]), 0.0, drafts=cell.budget > 0)[0])
         errors.append(abs(expected_s - took_s) / took_s)
     return median(errors)
 

@@ -12,6 +12,14 @@ from corymb.models.toy_folders import VOCAB_SIZE, write_byte_tokenizer
 from corymb.speculative.corpus import Conversation, Corpus
 from corymb.speculative.draft_shape import DraftShape, Wishes, shape_for
 
+# `corymb draft train` in a second.
+SMALL = [
+    *("--device", "cpu", "--num-drafts", "3", "--num-layers", "1", "--intermediate-size", "24", "--markov-rank", "8"),
+    *("--batch-size", "8", "--num-anchors", "8", "--num-conversations", "24", "--conversations-per-file", "12"),
+    *("--max-tokens", "200", "--max-answer-tokens", "40", "--max-running-requests", "16"),
+]
+STEPS = ["--num-steps", "60", "--save-steps", "15", "--warm-up-steps", "4", "--learning-rate", "0.01"]
+
 
 def write_target(folder: Path, *, layers: int = 4, tied: bool = True) -> Path:
     """Llama of about 60,000 numbers; certain enough of its next token that a draft can learn something."""
