@@ -24,6 +24,8 @@ from corymb.scheduler.plan import Drafted, Int32, Masks, Sampled, StepPlan
 class Allotment(Protocol):
     """Decides how many drafts of each row are verified."""
 
+    checks_all: bool  # all drafts are verified, and no more accepted than allotted
+
     def allot(self, proposal: Proposal, most: Int32, budget: int | None) -> Int32:
         """Windows [R], each at most `most` [R]; `budget` over all rows, None for no bound."""
         ...
@@ -31,6 +33,8 @@ class Allotment(Protocol):
 
 class WholeBlocks:
     """Every draft is verified."""
+
+    checks_all = False
 
     def allot(self, _: Proposal, most: Int32, budget: int | None) -> Int32:
         """See Allotment."""
@@ -44,7 +48,7 @@ class Verified:
 
     outputs: Tensor  # int64 [R, num_drafts + 1]
     counts: Int32  # [R], of the outputs
-    windows: Int32  # [R]
+    windows: Int32  # [R], drafts verified
     usable: NDArray[np.bool_]  # [R]
     confidence: Tensor | None
     scores: Scores | None
@@ -70,7 +74,7 @@ class Block:
     """What a step verifies."""
 
     proposal: Proposal
-    windows: Int32  # [R]
+    windows: Int32  # [R], drafts that may be accepted
     masks: Callable[[], Masks]  # of the plan's constrained rows, none of which drafts
 
 
@@ -90,9 +94,10 @@ class Verification:
         if proposal.counts is not None:
             most = np.minimum(most, proposal.counts.cpu().numpy())
         windows = self._allotment.allot(proposal, most.astype(np.int32), plan.windows.budget)
+        verified = most.astype(np.int32) if self._allotment.checks_all else windows
         drafts = proposal.token_ids.cpu().numpy().astype(np.int32)
         anchors = target.rows.last_sampled.cpu().numpy()[plan.rows].astype(np.int32)
-        wide = widen(replace(plan, token_ids=anchors), target.rows, drafts, 1 + windows)
+        wide = widen(replace(plan, token_ids=anchors), target.rows, drafts, 1 + verified)
         drafted_s = time.perf_counter()
         computed = target.compute(wide)
         judged = _judge(target, wide, Block(proposal, windows, masks), computed.hidden)
@@ -102,7 +107,7 @@ class Verification:
         return Verified(
             outputs=judged.outputs,
             counts=judged.counts,
-            windows=windows,
+            windows=verified,
             usable=judged.usable,
             confidence=proposal.confidence,
             scores=judged.scores,
