@@ -146,6 +146,14 @@ class Logprob(msgspec.Struct, frozen=True, array_like=True):
     chosen: tuple[tuple[int, float], ...] = ()  # for LogprobOptions.token_ids
 
 
+class Speculated(msgspec.Struct, frozen=True, array_like=True):
+    """What speculation did for one request."""
+
+    num_steps: int  # that verified drafts of it
+    num_drafts: int  # verified
+    num_accepted: int
+
+
 class Output(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What one step gave one request."""
 
@@ -159,6 +167,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     prompt_logprobs: list[Logprob] | None = None  # on the first output only
     queue_s: float = 0.0  # on the first output only: arrival to first launch
     embedding: bytes | None = None  # little-endian float32 of length 1, for Generate.embed
+    speculated: Speculated | None = None  # with the finish, where drafts were verified
 
 
 class Step(Message, frozen=True):
@@ -192,6 +201,7 @@ class Text(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     prompt_logprobs: list[TextLogprob] | None = None
     queue_s: float = 0.0
     embedding: bytes | None = None
+    speculated: Speculated | None = None
 
 
 class Texts(Message, frozen=True):
@@ -258,6 +268,10 @@ class Stats(Message, frozen=True):
     host_stored: dict[str, int] = {}  # tokens by pool copied to it
     host_loaded: dict[str, int] = {}  # and back
     host_bytes: dict[str, int] = {}  # copied in all: "stored" and "loaded"
+    draft_steps: int = 0  # steps of a row in which drafts of it were verified
+    drafts_verified: list[int] = []  # by place in the row's window
+    drafts_accepted: list[int] = []
+    draft_windows: list[int] = []  # how many of those steps verified so many drafts
     plan_s: list[float] = []  # since the last snapshot, a step each: planning
     commit_s: list[float] = []  # since the last snapshot, a step each: processing results
     forward_s: list[float] = []  # since the last snapshot, a step each

@@ -25,15 +25,17 @@ class Outbox:
         logprobs: list[Logprob] | None = None,
     ) -> None:
         """Adds what one step gave `request`."""
+        speculated = request.speculated if finish is not None else None
         rid, num_prompt, num_cached = request.rid, len(request.prompt_ids), request.num_cached
         if request.answered:
-            self._outputs.append(Output(rid, token_ids, num_prompt, num_cached, finish, None, logprobs))
+            one = Output(rid, token_ids, num_prompt, num_cached, finish, None, logprobs, speculated=speculated)
+            self._outputs.append(one)
             return
         request.answered = True
         queue_s = 0.0 if request.first_launch_s is None else max(request.first_launch_s - request.arrived_s, 0.0)
         scores = _prompt_logprobs(request)
         told_once = (request.text, logprobs, scores, queue_s, request.embedding)
-        self._outputs.append(Output(rid, token_ids, num_prompt, num_cached, finish, *told_once))
+        self._outputs.append(Output(rid, token_ids, num_prompt, num_cached, finish, *told_once, speculated))
 
     def refuse(self, message: Generate, finish: Finish) -> None:
         """Answers a request that never became one."""

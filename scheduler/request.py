@@ -8,7 +8,7 @@ import numpy as np
 from corymb.cache.key import Key
 from corymb.cache.lease import Lease
 from corymb.scheduler.constraint import Constraint
-from corymb.scheduler.messages import Generate, Logprob, LogprobOptions, Sampling, TextOptions
+from corymb.scheduler.messages import Generate, Logprob, LogprobOptions, Sampling, Speculated, TextOptions
 from corymb.scheduler.plan import Int32
 
 
@@ -63,6 +63,7 @@ class Request:
     answered: bool = False  # True once an Output was made for it
     prompt_logprobs: list[Logprob] = field(default_factory=list)  # collected so far, in order of position
     embedding: bytes | None = None
+    speculated: Speculated | None = None  # None while no drafts of it were verified
 
     def __post_init__(self) -> None:
         """Prepares the key."""
@@ -83,6 +84,13 @@ class Request:
         outputs = np.asarray(self.output_ids, np.int32)
         token_ids = np.concatenate([self.prompt_ids, outputs]) if len(outputs) else self.prompt_ids
         self.key = Key(token_ids, self.extra_key, self.cache_salt)
+
+    def speculate(self, num_drafts: int, num_accepted: int) -> None:
+        """Counts drafts that were verified."""
+        so_far = self.speculated or Speculated(0, 0, 0)
+        self.speculated = Speculated(
+            so_far.num_steps + 1, so_far.num_drafts + num_drafts, so_far.num_accepted + num_accepted
+        )
 
     def move(self, state: State) -> None:
         """Goes to the next state; raises IllegalMoveError naming both when the table has no such move."""

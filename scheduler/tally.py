@@ -4,6 +4,7 @@ from collections import Counter, deque
 
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.messages import Stats
+from corymb.scheduler.plan import Int32
 from corymb.scheduler.ratio import NewTokenRatio
 
 MAX_TIMES = 4096  # step times kept between two snapshots
@@ -22,6 +23,10 @@ class Tally:
         self.hit_tokens: Counter[str] = Counter()  # by component
         self.num_generated_tokens = 0
         self.num_aborted = 0
+        self.num_draft_steps = 0
+        self.verified: Counter[int] = Counter()  # drafts by place
+        self.accepted: Counter[int] = Counter()
+        self.windows: Counter[int] = Counter()
         self._plan_s: deque[float] = deque(maxlen=MAX_TIMES)
         self._commit_s: deque[float] = deque(maxlen=MAX_TIMES)
         self._forward_s: deque[float] = deque(maxlen=MAX_TIMES)
@@ -35,6 +40,15 @@ class Tally:
         """A step's results were processed."""
         self._commit_s.append(seconds)
         self._forward_s.append(forward_s)
+
+    def speculated(self, verified: Int32, accepted: Int32) -> None:
+        """A step verified drafts of its rows [R], and so many were accepted of each."""
+        drafted = verified > 0
+        self.num_draft_steps += int(drafted.sum())
+        self.windows.update(verified[drafted].tolist())
+        for place in range(int(verified.max())):
+            self.verified[place] += int((verified > place).sum())
+            self.accepted[place] += int((accepted > place).sum())
 
     def take_times(self) -> tuple[list[float], list[float], list[float]]:
         """Planning, processing and forward times since the last call."""
@@ -74,7 +88,16 @@ def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
         host_stored=host.moved.stored if host else {},
         host_loaded=host.moved.loaded if host else {},
         host_bytes={"stored": host.stored_bytes, "loaded": host.loaded_bytes} if host else {},
+        draft_steps=tally.num_draft_steps,
+        drafts_verified=_listed(tally.verified),
+        drafts_accepted=[tally.accepted[place] for place in range(len(tally.verified))],
+        draft_windows=_listed(tally.windows),
         plan_s=plan_s,
         commit_s=commit_s,
         forward_s=forward_s,
     )
+
+
+def _listed(counts: Counter[int]) -> list[int]:
+    """By number, from 0 to the largest."""
+    return [counts[number] for number in range(max(counts, default=-1) + 1)]

@@ -76,6 +76,7 @@ class Detokenizer:
             self._spelled(output.prompt_logprobs, None) if output.prompt_logprobs else None,
             output.queue_s,
             output.embedding,
+            output.speculated,
         )
 
     def _spelled(self, logprobs: list[Logprob], limit: int | None) -> list[TextLogprob]:

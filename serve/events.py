@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from corymb.scheduler.messages import Finish, TextLogprob
+from corymb.scheduler.messages import Finish, Speculated, TextLogprob
 
 
 class Content(Struct, frozen=True):
@@ -50,6 +50,7 @@ class Counts:
     cached: int = 0
     output: int = 0
     reasoning: int = 0
+    speculated: Speculated | None = None
 
 
 class Finished(Struct, frozen=True):

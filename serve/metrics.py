@@ -5,7 +5,7 @@ Label values come from the configuration and from fixed lists, never from a requ
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -179,6 +179,7 @@ class Metrics:
         yield self._counter_by("tree_hit_tokens", _HITS_HELP, "component", stats.hit_tokens)
         yield self._by_label("host_capacity_tokens", "Size of each pool on the host.", "pool", stats.host_total)
         yield self._by_label("host_used_tokens", "What each pool on the host holds.", "pool", stats.host_used)
+        yield from self._collect_speculation(stats)
         none = {"full": 0}
         yield self._counter_by("host_stored_tokens", "Copied to the host.", "pool", stats.host_stored or none)
         yield self._counter_by(
@@ -186,6 +187,24 @@ class Metrics:
         )
         moved = stats.host_bytes or {"stored": 0, "loaded": 0}
         yield self._counter_by("host_copied_bytes", "Copied between device and host.", "direction", moved)
+
+    def _collect_speculation(self, stats: Stats) -> Iterator[Metric]:
+        def by_number(counts: Sequence[int], first: int) -> dict[str, int]:
+            return {str(number): count for number, count in enumerate(counts, first)} or {"1": 0}
+
+        yield self._counter("draft_steps", "Steps of a request that verified drafts of it.", stats.draft_steps)
+        verified, accepted = by_number(stats.drafts_verified, 1), by_number(stats.drafts_accepted, 1)
+        yield self._counter_by("drafts_verified", "Drafts verified, by place in their run.", "place", verified)
+        yield self._counter_by("drafts_accepted", "Drafts accepted, by place in their run.", "place", accepted)
+        windows = {size: count for size, count in by_number(stats.draft_windows, 0).items() if size != "0"}
+        yield self._counter_by(
+            "draft_windows", "Steps of a request, by drafts verified.", "drafts", windows or {"1": 0}
+        )
+        text = "Tokens that such a step gave on average since the start."
+        length = GaugeMetricFamily("corymb_accept_length", text, labels=list(self._labels))
+        if stats.draft_steps:
+            length.add_metric(list(self._labels.values()), 1 + sum(stats.drafts_accepted) / stats.draft_steps)
+        yield length
 
     def _counter(self, name: str, text: str, value: float) -> Metric:
         family = CounterMetricFamily(f"corymb_{name}", text, labels=list(self._labels))

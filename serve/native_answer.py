@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corymb.scheduler.messages import Finish, TextLogprob
+from corymb.scheduler.messages import Finish, Speculated, TextLogprob
 from corymb.serve import logprobs as spell
 from corymb.serve import sse
 from corymb.serve.answer import Choice, encode, joined
@@ -112,6 +112,8 @@ class NativeChoice:
         }
         if self._finish is not None:
             meta["e2e_latency"] = time.monotonic() - self._ask.arrived_s
+        if counts.speculated is not None:
+            meta.update(_speculation(counts.speculated))
         return meta
 
     def _reason(self, finish: Finish) -> dict[str, Any]:
@@ -120,6 +122,17 @@ class NativeChoice:
         if finish.reason == "length":
             return {"type": "length", "length": self._ask.sampling.max_new_tokens}
         return {"type": finish.reason, "message": finish.message, "status_code": finish.status}
+
+
+def _speculation(counts: Speculated) -> dict[str, Any]:
+    """What a choice's drafts came to, under SGLang's names."""
+    return {
+        "spec_verify_ct": counts.num_steps,
+        "spec_num_proposed_drafts": counts.num_drafts,
+        "spec_num_correct_drafts": counts.num_accepted,
+        "spec_accept_length": 1 + counts.num_accepted / counts.num_steps,
+        "spec_accept_rate": counts.num_accepted / counts.num_drafts,
+    }
 
 
 class NativeAnswer:

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from corymb.scheduler.messages import Text
+from corymb.scheduler.messages import Speculated, Text
 from corymb.serve.events import Counts
 
 
@@ -20,6 +20,7 @@ class Usage:
         self._cached = [0] * total
         self._output = [0] * total
         self._reasoning = [0] * total
+        self._speculated: list[Speculated | None] = [None] * total
 
     def add(self, index: int, text: Text, num_reasoning: int) -> None:
         """Takes a piece of choice `index`; counts are those of the choice so far."""
@@ -27,11 +28,12 @@ class Usage:
         self._output[index] = text.num_output_tokens
         self._cached[index] = text.num_cached_tokens
         self._reasoning[index] = num_reasoning
+        self._speculated[index] = text.speculated
 
     def counts(self, index: int) -> Counts:
         """Those of choice `index` so far."""
         prompt = self._prompt_lengths[bisect_right(self._firsts, index) - 1]
-        return Counts(prompt, self._cached[index], self._output[index], self._reasoning[index])
+        return Counts(prompt, self._cached[index], self._output[index], self._reasoning[index], self._speculated[index])
 
     @property
     def num_cached(self) -> int:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.kernels.noise import exponential
 from corymb.models.linear import Linear
 from corymb.models.speculation import DraftTurn, Proposal
+from corymb.speculative.draft_draw import Draw
 from corymb.speculative.markov import MarkovHead
 
 
@@ -40,7 +40,7 @@ class DraftHeads:
         """Drafts of R rows from their slots [R, num_drafts, H]."""
         num_rows, num_drafts, size = hidden.shape
         logits = self.scores(hidden.reshape(-1, size)).view(num_rows, num_drafts, -1)
-        draw = _Draw(turn, self.token_ids, logits.shape[2])
+        draw = Draw(turn, self.token_ids, logits.shape[2])
         state = self.markov.start(num_rows, hidden.dtype) if self.markov else None
         previous, drafts, doubts = turn.anchors, [], []
         for place in range(num_drafts):
@@ -71,23 +71,3 @@ class DraftHeads:
     def _chances(self, doubts: Tensor) -> Tensor:
         assert self.confidence is not None, "chances of a draft without a confidence head"
         return torch.sigmoid(doubts / self.confidence.temperatures)
-
-
-class _Draw:
-    """Chooses tokens as the rows want them: the likeliest, or by the noise that the target itself would draw with."""
-
-    def __init__(self, turn: DraftTurn, token_ids: Tensor | None, count: int) -> None:
-        self._random = (turn.temperature > 0).nonzero()[:, 0]
-        self.any_random = len(self._random) > 0
-        self._temperature = turn.temperature[self._random, None]
-        self._keys = turn.keys[self._random]
-        device = turn.anchors.device
-        self._ids = torch.arange(count, dtype=torch.int32, device=device) if token_ids is None else token_ids.int()
-
-    def __call__(self, logits: Tensor, place: int) -> Tensor:
-        """Indices [R] into the tokens that can be drafted, of logits [R, N]."""
-        picked = logits.argmax(dim=1)
-        if self.any_random:
-            weights = (logits[self._random] / self._temperature).softmax(dim=1)
-            picked[self._random] = (weights / exponential(self._keys[:, place], self._ids)).argmax(dim=1)
-        return picked

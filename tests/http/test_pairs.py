@@ -56,6 +56,7 @@ VARIANTS = {
     "caching": (),
     "chunking": ("--chunked-prefill-size", "3", "--enable-mixed-chunk"),
     "retracting": ("--test-retract-interval", "3", "--max-total-tokens", "8192"),
+    "speculating": ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "6"),
     "paging": ("--page-size", "16", "--disable-overlap-schedule"),
 }
 
