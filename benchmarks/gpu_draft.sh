@@ -24,7 +24,9 @@ train_args=(${TRAIN_ARGS:---num-drafts 7 --num-steps 12000})
 # shellcheck disable=SC2206
 trial_args=(${TRIAL_ARGS:-})
 
-draft() { "$python" -P -c 'from corymb.serve.cli import corymb; corymb()' draft "$@" "$model" --device "$device" --offline; }
+trial_device=${TRIAL_DEVICE:-cpu} # the loop that calibrates and evaluates speculates on CPUs so far
+
+draft() { "$python" -P -c 'from corymb.serve.cli import corymb; corymb()' draft "$@" "$model" --offline; }
 
 # limited NAME ARGUMENT…: `corymb draft ARGUMENT…`, with a log. Its own --stop-after bounds the training.
 limited() {
@@ -49,11 +51,11 @@ for part in $parts; do
     train)
       # What is left when it stops pays for the copies below.
       if [ "$(left)" -lt 60 ]; then echo "== no time left"; finished=; break; fi
-      limited train train --out "$draft" --work "$work/work" --stop-after $(($(left) - 30)) "${train_args[@]}"
+      limited train train --device "$device" --out "$draft" --work "$work/work" --stop-after $(($(left) - 30)) "${train_args[@]}"
       case $? in 0) ;; 75) finished=; break ;; *) finished=failed; break ;; esac ;;
     calibrate | evaluate)
       if [ "$(left)" -lt 120 ]; then echo "== no time left for $part"; finished=; break; fi
-      limited "$part" "$part" --draft "$draft" "${trial_args[@]}" || { finished=failed; break; } ;;
+      limited "$part" "$part" --device "$trial_device" --draft "$draft" "${trial_args[@]}" || { finished=failed; break; } ;;
     *) echo "unknown part $part"; finished=failed; break ;;
   esac
 done
