@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
+from corymb.models.features import Capture
 from corymb.models.model import Batch, Model
 from corymb.models.pools import kv_layer
 from corymb.models.states import StateSpec
@@ -76,7 +77,9 @@ class Sequences:
             state_slots=torch.from_numpy(host_rows).long(),
         )
 
-    def step(self, model: Model, attention: Attention, tokens: dict[int, Sequence[int]]) -> Tensor:
+    def step(
+        self, model: Model, attention: Attention, tokens: dict[int, Sequence[int]], *, capture: Capture | None = None
+    ) -> Tensor:
         """Computes the next tokens of some rows; returns the hidden states of all of them, in order."""
         layout = self.layout(list(tokens), [len(ids) for ids in tokens.values()])
         attention.plan(layout)
@@ -85,7 +88,16 @@ class Sequences:
             if not self.lengths[row]:
                 for states in self.states:
                     states[row] = 0
-        batch = Batch(token_ids, layout.positions, layout, attention, self.kv, NoPrompts(), states=self.states)
+        batch = Batch(
+            token_ids,
+            layout.positions,
+            layout,
+            attention,
+            self.kv,
+            NoPrompts(),
+            states=self.states,
+            capture=capture,
+        )
         hidden = model.forward(batch)
         for row, ids in tokens.items():
             self.lengths[row] += len(ids)

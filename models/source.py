@@ -73,6 +73,19 @@ def resolve(
     return _remote(model, request)
 
 
+def resolve_draft(name: str, *, offline: bool = False, hub: Hub = _STANDARD_HUB) -> Path:
+    """The folder of a draft checkpoint, which has no tokenizer of its own: a folder of this machine, or the name of a
+    repository on a hub. Raises SourceError in one sentence."""
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        if path.exists() or not _HUB_ID.fullmatch(name):
+            raise SourceError(f"There is no folder '{name}', and it is not the name of a draft on a hub.")
+        path = fetch_repo(hub, Repo(name, None), offline=offline)
+    if not (path / "config.json").is_file():
+        raise SourceError(f"{path} is not the folder of a draft: it has no config.json.")
+    return path
+
+
 def _toy_folder(model: str) -> str:
     return f"{model.replace('/', '-')}-{digest(json.dumps(TOYS[model]))}"
 

@@ -2,11 +2,12 @@
 
 Where to read, by what you look for:
 
-    start-up     cli → flags (flag_values), config (gpu_options, parallel_options, speculative_options) → listener
-                 → serving: prepare (the model without tensors; devices) → children → main_process
+    start-up     cli → flags (flag_values, speculative_flags) → listener
+                 → config (gpu_options, parallel_options, speculative_options)
+                 → serving: prepare (the model without tensors; draft_model, devices) → children → main_process
     processes    main: supervisor, engine, stream, served_model
                  the detokenizer's: detokenizer_process → detokenizer, stops
-                 a scheduler's, one a rank: scheduler_process → scheduling (garbage, profiling), lockstep
+                 a scheduler's, one a rank: scheduler_process → scheduling (garbage, profiling, speculation), lockstep
                  several nodes: nodes, node_link; the main process of another than the first: further_node
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call

@@ -25,7 +25,7 @@ from corymb.serve.flag_values import (
 )
 from corymb.serve.gpu_options import MAX_GRAPH_TOKENS, Backend, DecodeGraphs, KvCacheType, PrefillGraphs
 from corymb.serve.reasoning_syntaxes import REASONING
-from corymb.serve.speculative_options import LONGEST_MATCH, Algorithm
+from corymb.serve.speculative_flags import add_speculative
 from corymb.serve.tool_syntaxes import TOOL_SYNTAXES
 
 _DESCRIPTION = """\
@@ -96,7 +96,7 @@ def parser(program: str) -> Parser:
     _add_memory(made.add_argument_group("memory"))
     _add_runtime(made.add_argument_group("runtime"))
     _add_gpu(made.add_argument_group("GPU"))
-    _add_speculative(made.add_argument_group("speculation"))
+    add_speculative(made.add_argument_group("speculation"))
     _add_parallel(made.add_argument_group("several GPUs and nodes"))
     _add_tests(made)
     return made
@@ -336,29 +336,6 @@ def _add_gpu(group: Any) -> None:
     add("--cuda-graph-backend-prefill", choices=get_args(PrefillGraphs), help="default: piecewise")
     add("--disable-cuda-graph", action="store_true", help="queue every step kernel by kernel")
     add("--enable-deterministic-inference", action="store_true", help="the same bits whatever runs beside a request")
-
-
-def _add_speculative(group: Any) -> None:
-    add = group.add_argument
-    add("--speculative-algorithm", choices=get_args(Algorithm), help="what drafts tokens ahead (default: nothing does)")
-    add(
-        "--speculative-num-draft-tokens",
-        metavar="N",
-        type=positive,
-        help="tokens a step may verify of a request: one more than are drafted",
-    )
-    add(
-        "--speculative-ngram-min-match-window-size",
-        metavar="N",
-        type=positive,
-        help="tokens that must have come before in the request (default: 1)",
-    )
-    add(
-        "--speculative-ngram-max-match-window-size",
-        metavar="N",
-        type=positive,
-        help=f"tokens looked for at most (default: {LONGEST_MATCH})",
-    )
 
 
 def _add_parallel(group: Any) -> None:

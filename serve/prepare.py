@@ -21,6 +21,7 @@ from corymb.models.source import ModelSource, resolve
 from corymb.scheduler.config import SchedulerConfig
 from corymb.serve.config import ConfigError, ServeConfig
 from corymb.serve.devices import Gpu, ResolvedDevice, chunk_tokens, find_gpu, resolve_device
+from corymb.serve.draft_model import prepare_draft
 from corymb.serve.gpu_options import misplaced
 from corymb.serve.parallel_options import ParallelOptions
 
@@ -61,7 +62,7 @@ def prepare(config: ServeConfig) -> Prepared:
         )
     model = read_config(source.folder)
     gpu = None if config.runtime.device == "cpu" else find_gpu()
-    resolved = _resolve(config, model, gpu)
+    resolved = msgspec.structs.replace(_resolve(config, model, gpu), speculative=prepare_draft(config, model))
     return Prepared(
         config=resolved,
         source=source,

@@ -31,10 +31,9 @@ from corymb.serve.failpoints import Failpoints
 from corymb.serve.garbage import settle
 from corymb.serve.lockstep import alone, blaming_the_dead, follow, lead
 from corymb.serve.profiling import ProfiledPort, Profiling
-from corymb.serve.speculative_options import SpeculativeOptions
+from corymb.serve.speculation import make_speculation
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
 from corymb.serve.vocabulary import read_vocabulary
-from corymb.speculative.ngram import NgramSpeculation
 
 
 def work(options: ChildOptions, parent: Parent, rank: int) -> None:
@@ -207,16 +206,15 @@ def _runner_options(folder: Path, config: ServeConfig, ranks: Ranks | None) -> R
         enable_prefix_cache=not config.memory.disable_radix_cache,
         second_tier=_second_tier(config.memory),
         kv_cache_dtype=config.gpu.kv_cache_dtype,
-        speculation=_speculation(config.speculative),
+        speculation=_speculation(folder, config),
         ranks=ranks,
         cuda=_cuda_options(config, 0 if ranks is None else ranks.meeting.rank),
     )
 
 
-def _speculation(options: SpeculativeOptions) -> Speculation | None:
-    if options.speculative_algorithm is None:
-        return None
-    return NgramSpeculation(options.num_drafts, least=options.shortest_match, longest=options.longest_match)
+def _speculation(folder: Path, config: ServeConfig) -> Speculation | None:
+    target = read_config(folder)
+    return make_speculation(config.speculative, target, config.model.context_length or target.context_length)
 
 
 def _second_tier(memory: MemoryOptions) -> SecondTier | None:

@@ -188,3 +188,40 @@ def test_help_groups_flags_and_hides_test_seams(capsys):
     for group in ("model and tokenizer:", "HTTP:", "scheduler:", "memory:", "runtime:"):
         assert group in text
     assert "--test-" not in text
+
+
+DRAFT = ("--speculative-draft-model-path", "d")
+COUNTS = ("--speculative-dspark-block-size", "5", "--speculative-num-draft-tokens", "5")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--speculative-draft-model-path", "d"], "--speculative-draft-model-path is for --speculative-algorithm"),
+        (["--speculative-algorithm", "DSPARK"], "DSPARK needs a draft; name it with --speculative-draft-model-path"),
+        (["--speculative-algorithm", "STANDALONE"], "STANDALONE needs a draft"),
+        (
+            ["--speculative-algorithm", "NGRAM", "--speculative-draft-model-path", "d"],
+            "is for --speculative-algorithm STANDALONE or DFLASH or DSPARK; leave it out",
+        ),
+        (
+            ["--speculative-algorithm", "DFLASH", *DRAFT, "--speculative-dspark-block-size", "3"],
+            "--speculative-dspark-block-size is for --speculative-algorithm DSPARK",
+        ),
+        (
+            ["--speculative-algorithm", "DSPARK", *DRAFT, *COUNTS],
+            "--speculative-num-draft-tokens 5 is one more than --speculative-dspark-block-size, which is 5",
+        ),
+        (["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "1"], "it is 2 to 32"),
+    ],
+)
+def test_wishes_for_drafts_that_cannot_be_met(arguments, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        resolve(*arguments)
+
+
+def test_drafts_are_counted_without_the_token_that_they_follow():
+    common = ("--speculative-algorithm", "DSPARK", "--speculative-draft-model-path", "d")
+    assert resolve(*common).speculative.num_drafts is None
+    assert resolve(*common, "--speculative-dspark-block-size", "5").speculative.num_drafts == 5
+    assert resolve(*common, "--speculative-num-draft-tokens", "6").speculative.num_drafts == 5

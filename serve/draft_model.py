@@ -1,0 +1,49 @@
+"""Finds what drafts for a model and checks that it fits, before any weights are read. Imports no torch."""
+
+from pathlib import Path
+
+import msgspec
+
+from corymb.models.config import ModelConfig
+from corymb.models.source import resolve, resolve_draft
+from corymb.serve.config import ConfigError, ServeConfig
+from corymb.serve.speculative_options import MAX_DRAFTS, SpeculativeOptions
+from corymb.speculative.calibration import BadCalibration, read_temperatures
+from corymb.speculative.draft_config import check_num_drafts, read_draft_config
+from corymb.speculative.draft_tensors import read_draft_headers
+from corymb.speculative.standalone_config import read_standalone_config
+
+
+def prepare_draft(config: ServeConfig, model: ModelConfig) -> SpeculativeOptions:
+    """The wishes with a folder for a path and a number for what the draft decides. Raises ConfigError, ModelError."""
+    options = config.speculative
+    path, algorithm = options.speculative_draft_model_path, options.speculative_algorithm
+    if path is None or algorithm is None or algorithm == "NGRAM":
+        return options
+    if algorithm == "STANDALONE":
+        folder = resolve(path, cache_dir=Path(config.model.cache_dir), offline=config.model.offline).folder
+        context_length = config.model.context_length or model.context_length
+        read_standalone_config(folder, model, context_length=context_length)
+        return msgspec.structs.replace(options, speculative_draft_model_path=str(folder))
+    folder = resolve_draft(path, offline=config.model.offline)
+    draft = read_draft_config(folder, algorithm, model)
+    num_drafts = check_num_drafts(draft, options.num_drafts)
+    if num_drafts > MAX_DRAFTS:
+        raise ConfigError(
+            f"The draft was trained for {num_drafts} tokens; give --speculative-num-draft-tokens {MAX_DRAFTS + 1} or "
+            "less."
+        )
+    read_draft_headers(folder, draft)
+    _check_temperatures(options.speculative_dspark_confidence_sts_path, num_drafts)
+    return msgspec.structs.replace(
+        options, speculative_draft_model_path=str(folder), speculative_num_draft_tokens=num_drafts + 1
+    )
+
+
+def _check_temperatures(path: str | None, num_drafts: int) -> None:
+    if path is None:
+        return
+    try:
+        read_temperatures(Path(path), num_drafts)
+    except BadCalibration as error:
+        raise ConfigError(f"--speculative-dspark-confidence-sts-path: {error}") from error

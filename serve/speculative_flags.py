@@ -1,0 +1,46 @@
+"""The flags of speculation."""
+
+from typing import Any, get_args
+
+from corymb.serve.flag_values import positive
+from corymb.serve.speculative_options import LONGEST_MATCH, Algorithm
+
+
+def add_speculative(group: Any) -> None:
+    """Adds them to a group of a parser."""
+    add = group.add_argument
+    add("--speculative-algorithm", choices=get_args(Algorithm), help="what drafts tokens ahead (default: nothing does)")
+    add(
+        "--speculative-draft-model-path",
+        metavar="PATH",
+        help="folder, or name on a hub, of the draft: a DSpark or DFlash checkpoint, or a smaller model",
+    )
+    add(
+        "--speculative-num-draft-tokens",
+        metavar="N",
+        type=positive,
+        help="tokens a step may verify of a request: one more than are drafted (default: what the draft was made for)",
+    )
+    add(
+        "--speculative-dspark-block-size",
+        metavar="N",
+        type=positive,
+        help="tokens that are drafted, instead of what the draft was trained for: no more than that",
+    )
+    add(
+        "--speculative-dspark-confidence-sts-path",
+        metavar="FILE",
+        help="temperatures of the draft's confidence, as `corymb draft calibrate` writes them",
+    )
+    add(
+        "--speculative-ngram-min-match-window-size",
+        metavar="N",
+        type=positive,
+        help="tokens that must have come before in the request (default: 1)",
+    )
+    add(
+        "--speculative-ngram-max-match-window-size",
+        metavar="N",
+        type=positive,
+        help=f"tokens looked for at most (default: {LONGEST_MATCH})",
+    )
