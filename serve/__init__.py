@@ -27,7 +27,7 @@ Where to read, by what you look for:
     its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes, recognition; marks,
                  json_reading, python_reading, values) → spoken → events
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
-    drafts       cli → draft_command (draft_flags, draft_speech, draft_progress): training, without a server
+    drafts       cli → draft_command (draft_flags, draft_speech, draft_progress): made and judged without a server
     for people   page, its files in web/; for programs: openapi, from operations (answer_schemas)
 
 The main and the detokenizer process never import torch.

@@ -2,21 +2,29 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from corymb.models.architectures import read_config
 from corymb.models.progress import bars
 from corymb.models.source import resolve
-from corymb.serve.config import cache_folder, is_offline
+from corymb.serve.config import ConfigError, cache_folder, is_offline
 from corymb.serve.devices import ResolvedDevice, find_gpu, resolve_device
 from corymb.serve.draft_flags import COMMANDS, chosen, draft_parser
 from corymb.serve.draft_progress import progress
 from corymb.serve.draft_speech import ChatSpeech
 from corymb.serve.flags import show_error
+from corymb.speculative.allocation import Compact
+from corymb.speculative.block_speculation import read_block_speculation
+from corymb.speculative.calibration import BadCalibration, read_temperatures
 from corymb.speculative.conversations import Size
+from corymb.speculative.cost_profile import TABLE, profile
+from corymb.speculative.draft_files import CALIBRATION
 from corymb.speculative.draft_shape import Wishes
 from corymb.speculative.lessons import Plan
 from corymb.speculative.training import Schedule
 from corymb.speculative.training_run import Job, train
+from corymb.speculative.trial import Trial, calibrate, evaluate
 
 WORK_IS_LEFT = 75  # what sendmail says when somebody should try again
 
@@ -27,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     if command is None:
         return show_error("corymb draft", f"Write corymb draft {' or '.join(COMMANDS)}, then a model and flags.")
     flags = draft_parser(command).parse(arguments[1:])
-    return _train(flags)
+    return {"train": _train, "calibrate": _calibrate, "evaluate": _evaluate, "profile": _profile}[command](flags)
 
 
 def target_of(flags: argparse.Namespace) -> Path:
@@ -88,3 +96,59 @@ def _wishes(flags: argparse.Namespace, mask: int) -> Wishes:
         markov_tied=not flags.no_markov_tied,
         mask_token_id=mask,
     )
+
+
+def _calibrate(flags: argparse.Namespace) -> int:
+    trial = _trial(flags)
+    table = calibrate(trial, ChatSpeech(trial.target), progress())
+    print(f"Temperatures {rounded(table['temperatures'])} are in {trial.draft / CALIBRATION}.")
+    return 0
+
+
+def _evaluate(flags: argparse.Namespace) -> int:
+    trial = _trial(flags)
+    found = evaluate(trial, ChatSpeech(trial.target), progress(), sts=_temperatures(trial))
+    for heat, entry in found.items():
+        kinds = ", ".join(f"{kind} {length:.2f}" for kind, length in entry["accept_length_by_kind"].items())
+        print(f"temperature {heat}: accept length {entry['accept_length']:.3f} over {entry['rounds']} rounds ({kinds})")
+    return 0
+
+
+def _profile(flags: argparse.Namespace) -> int:
+    trial = _trial(flags)
+    rows = sorted(set(flags.rows))
+    table = profile(trial, rows, num_steps=flags.num_steps, context_tokens=flags.context_tokens, on_progress=progress())
+    error = table["median_relative_error"]
+    print(f"The table is in {trial.draft / TABLE}; it is {error:.1%} off what was measured, in the middle.")
+    return 0
+
+
+def _temperatures(trial: Trial) -> list[float] | None:
+    """What `calibrate` found, if it has run."""
+    path = trial.draft / CALIBRATION
+    try:
+        return read_temperatures(path, trial.num_drafts) if path.exists() else None
+    except BadCalibration as error:
+        raise ConfigError(f"{error} Run corymb draft calibrate again.") from error
+
+
+def _trial(flags: argparse.Namespace) -> Trial:
+    target, draft = target_of(flags), Path(flags.draft)
+    speculation = read_block_speculation(draft, "DSPARK", read_config(target), needs_confidence=True)
+    given = {name: value for name, value in vars(flags).items() if name in ("num_prompts", "temperatures")}
+    if "max_answer_tokens" in flags:
+        given |= {"max_answer": flags.max_answer_tokens, "num_running": flags.max_running_requests}
+    return Trial(
+        target,
+        draft,
+        replace(speculation, allotment=Compact()),
+        num_drafts=speculation.num_drafts,
+        device=device_of(flags),
+        seed=flags.seed,
+        **given,
+    )
+
+
+def rounded(numbers: Sequence[float]) -> str:
+    """For people."""
+    return ", ".join(f"{number:.2f}" for number in numbers)

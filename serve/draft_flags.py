@@ -4,15 +4,18 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from corymb.serve.flag_values import above_zero, natural, positive, text
+from corymb.serve.flag_values import above_zero, heat, natural, positive, text
 from corymb.serve.flags import Parser
 
-COMMANDS = ("train",)
+COMMANDS = ("train", "calibrate", "evaluate", "profile")
 
 _DESCRIPTIONS = {
     "train": """\
 Trains a DSpark draft for MODEL: lets the model write conversations, then teaches the draft to guess what it writes.
 Killed at any time, the same command goes on where it was. Exit status 75: --stop-after is over, and work is left.""",
+    "calibrate": "Fits what a draft's confidence is worth at each place, from its own full windows; writes sts.json.",
+    "evaluate": "Runs the real speculative loop over held-out prompts; writes what it accepted into metrics.json.",
+    "profile": "Measures what steps cost by the number of rows and verified tokens; writes a table for the cost model.",
 }
 Add = Callable[..., Any]
 
@@ -27,7 +30,9 @@ def draft_parser(command: str) -> Parser:
         allow_abbrev=False,
     )
     _add_model(made.add_argument)
-    {"train": _add_train}[command](made.add_argument)
+    {"train": _add_train, "calibrate": _add_loop, "evaluate": _add_loop, "profile": _add_profile}[command](
+        made.add_argument
+    )
     return made
 
 
@@ -63,6 +68,25 @@ def _add_train(add: Add) -> None:
     add("--max-tokens", metavar="N", type=positive, default=512, help="of a conversation (default: 512)")
     add("--max-answer-tokens", metavar="N", type=positive, default=360, help="default: 360")
     add("--max-running-requests", metavar="N", type=positive, default=1024, help="written at once (default: 1024)")
+
+
+def _add_draft(add: Add) -> None:
+    add("--draft", metavar="DIR", type=text, required=True, help="the draft's folder; results go there, too")
+    add("--max-running-requests", metavar="N", type=positive, default=64, help="at once (default: 64)")
+
+
+def _add_loop(add: Add) -> None:
+    _add_draft(add)
+    add("--num-prompts", metavar="N", type=positive, default=300, help="held-out prompts (default: 300)")
+    add("--max-answer-tokens", metavar="N", type=positive, default=150, help="default: 150")
+    add("--temperatures", metavar="X", type=heat, nargs="+", default=[0.0, 0.7], help="default: 0 0.7")
+
+
+def _add_profile(add: Add) -> None:
+    add("--draft", metavar="DIR", type=text, required=True, help="the draft's folder; results go there, too")
+    add("--rows", metavar="N", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], help="default: 1 2 4 … 64")
+    add("--num-steps", metavar="N", type=positive, default=32, help="measured for every point (default: 32)")
+    add("--context-tokens", metavar="N", type=positive, default=256, help="of every row (default: 256)")
 
 
 def chosen(arguments: Sequence[str]) -> str | None:

@@ -96,7 +96,7 @@ class _Comparison(torch.autograd.Function):
         by_table = None if table is None else torch.zeros_like(table)
         cross_entropy = torch.empty(len(hidden), device=hidden.device)
         l1 = torch.empty_like(cross_entropy)
-        of_terms = weights[:, None] * torch.tensor([CROSS_ENTROPY, L1], device=weights.device)
+        of_terms = torch.stack((CROSS_ENTROPY * weights, L1 * weights), dim=1)
         own = None if table is None else table.to(head.dtype)
         for start in range(0, len(hidden), vocabulary.chunk_rows):
             rows = slice(start, start + vocabulary.chunk_rows)

@@ -1,13 +1,14 @@
 """What one step of training looks at: sequences, anchors, temperatures. All of it follows from seed and step."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from corymb.models.placement import Place
 from corymb.speculative.corpus import Corpus
 from corymb.speculative.draft_loss import Answers
 from corymb.speculative.trainable import Blocks
@@ -55,7 +56,7 @@ class Lessons:
         self._features = features
         self._plan = plan
         self._seed = seed
-        self._device = device
+        self._place = Place(device)
 
     def lesson(self, step: int) -> Lesson:
         """The lesson of a step."""
@@ -102,9 +103,8 @@ class Lessons:
         picked: NDArray[np.int64] = self._usable[chosen]
         return picked
 
-    def _to(self, array: NDArray[np.int64] | NDArray[np.float32] | NDArray[np.bool_]) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        return tensor.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else tensor
+    def _to(self, array: NDArray[Any]) -> Tensor:
+        return self._place(np.ascontiguousarray(array))
 
 
 def _anchors(

@@ -200,7 +200,8 @@ class CachedFeatures:
 
     def __init__(self, teacher: Teacher, corpus: Corpus, on_progress: OnProgress = lambda *_: None) -> None:
         total, width = int(corpus.lengths.sum()), teacher.token_bytes // teacher.dtype.itemsize
-        self._offsets = torch.from_numpy(corpus.offsets).to(teacher.device)
+        self._place = Place(teacher.device)
+        self._offsets = self._place(corpus.offsets)
         self._kept = torch.empty(total, width, dtype=teacher.dtype, device=teacher.device)
         self._sizes = [width - teacher.hidden_size, teacher.hidden_size]
         done = 0
@@ -213,7 +214,7 @@ class CachedFeatures:
 
     def of(self, picked: NDArray[np.int64], length: int) -> tuple[Tensor, Tensor]:
         """See lessons.Features."""
-        first = self._offsets[torch.from_numpy(picked).to(self._offsets.device)]
+        first = self._offsets[self._place(picked)]
         at = first[:, None] + torch.arange(length, device=first.device)
         features, hidden = torch.split(self._kept[at.clamp_(max=len(self._kept) - 1)], self._sizes, dim=2)
         return features, hidden

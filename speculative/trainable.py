@@ -72,9 +72,11 @@ class SelfAttention(nn.Module):
         queries = turned(self.q_norm(self._heads(self.q_proj(slots))), turns.slots)
         keys = turned(self.k_norm(self._heads(self.k_proj(both))), torch.cat((turns.context, turns.slots), dim=1))
         values = self._heads(self.v_proj(both))
-        kind = values.dtype
+        kind, group = values.dtype, queries.shape[2] // keys.shape[2]
+        # Repeated by hand: with a mask, no fast kernel shares the heads of a group itself.
+        keys, values = (x.repeat_interleave(group, dim=2) for x in (keys, values))
         queries, keys, values = (x.to(kind).transpose(1, 2) for x in (queries, keys, values))
-        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
         result: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
         return result
 

@@ -1,6 +1,7 @@
 """The whole of a draft's training: conversations, features, steps, files. Every part may be killed and repeated."""
 
 import gc
+import importlib
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -10,7 +11,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from corymb.kernels.distillation import distil
+from corymb.kernels.distillation import Distil, distil
+from corymb.kernels.select import Wish
 from corymb.models.architectures import read_config
 from corymb.models.build import Built, RunnerOptions, build
 from corymb.models.cuda_options import CudaOptions
@@ -78,7 +80,7 @@ def train(job: Job, speech: Speech, on_progress: OnProgress) -> bool:
     trainer = Trainer(
         draft,
         lessons,
-        Vocabulary(shared.head, distil),
+        Vocabulary(shared.head, _distil(job.device)),
         job.schedule,
         folder=job.work / "state",
         signature=_signature(job, shape),
@@ -125,7 +127,11 @@ def _writing_options(job: Job) -> RunnerOptions:
         max_running_requests=job.num_writing,
         max_total_tokens=job.num_writing * job.size.max_tokens,
         enable_prefix_cache=False,
-        cuda=CudaOptions(graph_max_tokens=job.num_writing, max_step_tokens=MAX_STEP_TOKENS + job.num_writing),
+        cuda=CudaOptions(
+            attention=Wish(both="triton"),  # FlashInfer would compile for minutes first
+            graph_max_tokens=job.num_writing,
+            max_step_tokens=MAX_STEP_TOKENS + job.num_writing,
+        ),
     )
 
 
@@ -146,6 +152,16 @@ def _features(teacher: Teacher, corpus: Corpus, on_progress: OnProgress) -> Feat
     if needed > CACHE_SHARE[kind] * free:
         return OnlineFeatures(teacher, corpus)
     return CachedFeatures(teacher, corpus, lambda done, total: on_progress("features", done, total))
+
+
+def _distil(device: Literal["cpu", "cuda"]) -> Distil:
+    """The loss in one kernel, where there is a GPU."""
+    if device == "cpu":
+        return distil
+    # By name: the packages that these modules need are there only with the `gpu` extra.
+    launch = importlib.import_module("corymb.models.cuda_build").make_parts(CudaOptions()).launch
+    fused: Distil = importlib.import_module("corymb.kernels.triton_distillation").TritonDistillation(launch)
+    return fused
 
 
 def _signature(job: Job, shape: DraftShape) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def write_whole(path: Path, write: Any) -> None:
     """Lets `write` make a file that takes the place of `path` only when it is on the disk."""
     partial = path.with_suffix(".partial")
     write(partial)
+    partial.chmod(0o644)  # the tensors' library keeps its files from everybody else
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     partial.replace(path)

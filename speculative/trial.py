@@ -62,28 +62,29 @@ def calibrate(trial: Trial, speech: Speech, on_progress: OnProgress) -> dict[str
     return table
 
 
-def evaluate(
-    trial: Trial, speech: Speech, on_progress: OnProgress, *, calibration: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Judges a draft by held-out prompts and writes the figures into its metrics.json; returns them."""
+def evaluate(trial: Trial, speech: Speech, on_progress: OnProgress, *, sts: Sequence[float] | None) -> dict[str, Any]:
+    """Judges a draft by held-out prompts and writes the figures into its metrics.json; returns them.
+
+    `sts`: temperatures of its confidence, one a draft.
+    """
     found: dict[str, Any] = {}
     for heat, rounds in _each(trial, speech, on_progress, seed=trial.seed + 1):
         entry = report(rounds, trial.num_drafts)
         if rounds.confidence is not None:
-            entry |= _errors(rounds, trial.num_drafts, calibration)
+            entry |= _errors(rounds, trial.num_drafts, sts)
         found[_name(heat)] = entry
     update_metrics(trial.draft, "evaluation", {"prompts": trial.num_prompts, "temperatures": found})
     return found
 
 
-def _errors(rounds: Rounds, num_drafts: int, calibration: dict[str, Any] | None) -> dict[str, Any]:
+def _errors(rounds: Rounds, num_drafts: int, sts: Sequence[float] | None) -> dict[str, Any]:
     confidence, prefixes = _confidence(rounds), rounds.prefixes(num_drafts)
     entry = {
         "mean_confidence": np.round(confidence.mean(axis=0), 4).tolist(),
         "calibration_error_before": np.round(errors_of(confidence, prefixes), 4).tolist(),
     }
-    if calibration is not None:
-        after = errors_of(scaled(confidence, np.array(calibration["temperatures"])), prefixes)
+    if sts is not None:
+        after = errors_of(scaled(confidence, np.array(sts)), prefixes)
         entry["calibration_error_after"] = np.round(after, 4).tolist()
     return entry
 
@@ -92,7 +93,7 @@ def _each(trial: Trial, speech: Speech, on_progress: OnProgress, *, seed: int) -
     """Rounds at each sampling temperature, from one runner."""
     prompts = [(kind, speech.prompt(words)) for kind, words in judged(trial.num_prompts, seed)]
     longest = max(len(ids) for _, ids in prompts) + trial.max_answer + trial.num_drafts + 2
-    built = build(_options(trial, longest), lambda *_: None)
+    built = build(options_of(trial, longest), lambda *_: None)
     try:
         for heat in trial.temperatures:
             tasks = [Task(ids, _sampling(trial, heat, index)) for index, (_, ids) in enumerate(prompts)]
@@ -103,7 +104,8 @@ def _each(trial: Trial, speech: Speech, on_progress: OnProgress, *, seed: int) -
         built.runner.close()
 
 
-def _options(trial: Trial, longest: int) -> RunnerOptions:
+def options_of(trial: Trial, longest: int) -> RunnerOptions:
+    """A runner for requests of so many tokens."""
     return RunnerOptions(
         trial.target,
         device=trial.device,

@@ -76,17 +76,25 @@ class Writer:
             done += 1
             on_progress(done, len(tasks))
 
+        port = self._run(tasks, ended, lambda: False)
+        return [np.array(port.token_ids[str(index)], np.int32) for index in range(len(tasks))]
+
+    def write_until(self, tasks: Sequence[Task], is_enough: Callable[[], bool]) -> None:
+        """Runs tasks and leaves them where they are as soon as it is enough. Raises WritingFailed."""
+        self._run(tasks, lambda: None, is_enough)
+
+    def _run(self, tasks: Sequence[Task], on_ended: Callable[[], None], is_enough: Callable[[], bool]) -> _Port:
         built = self._built
         cache = Cache(msgspec.structs.replace(built.cache_config, enable_prefix_cache=False))
         limits = Limits(built.vocab_size, built.context_length, built.eos_ids)
         scheduler = Scheduler(self._config, cache, limits, windows=self._windows)
-        port = _Port([_request(index, task) for index, task in enumerate(tasks)], ended)
+        port = _Port([_request(index, task) for index, task in enumerate(tasks)], on_ended)
         loop = Loop(scheduler, built.runner, port, overlap_depth=self._config.overlap_depth)
-        while port.requests or not scheduler.is_idle:
+        while (port.requests or not scheduler.is_idle) and not is_enough():
             loop.step()
         if port.failures:
             raise WritingFailed(f"{len(port.failures)} of {len(tasks)} requests failed: {port.failures[0]}")
-        return [np.array(port.token_ids[str(index)], np.int32) for index in range(len(tasks))]
+        return port
 
 
 def _request(index: int, task: Task) -> Generate:

@@ -1,5 +1,6 @@
 """A small random target with the byte tokenizer, conversations for it, and a draft's shape."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,14 @@ from corymb.models.architectures import read_config
 from corymb.models.toy_folders import VOCAB_SIZE, write_byte_tokenizer
 from corymb.speculative.corpus import Conversation, Corpus
 from corymb.speculative.draft_shape import DraftShape, Wishes, shape_for
+
+# `corymb draft train` in a second.
+SMALL = [
+    *("--device", "cpu", "--num-drafts", "3", "--num-layers", "1", "--intermediate-size", "24", "--markov-rank", "8"),
+    *("--batch-size", "8", "--num-anchors", "8", "--num-conversations", "24", "--conversations-per-file", "12"),
+    *("--max-tokens", "200", "--max-answer-tokens", "40", "--max-running-requests", "16"),
+]
+STEPS = ["--num-steps", "60", "--save-steps", "15", "--warm-up-steps", "4", "--learning-rate", "0.01"]
 
 
 def write_target(folder: Path, *, layers: int = 4, tied: bool = True) -> Path:
@@ -34,12 +43,13 @@ def write_target(folder: Path, *, layers: int = 4, tied: bool = True) -> Path:
     return folder
 
 
-def shape(folder: Path, **wishes: object) -> DraftShape:
-    """Two layers of 24, γ = 3."""
+def shape(folder: Path, *, tied: bool | None = None, **wishes: object) -> DraftShape:
+    """Two layers of 24, γ = 3. `tied`: says so of the target in place of its config."""
     config = read_config(folder)
     assert config.decoder is not None
+    decoder = config.decoder if tied is None else replace(config.decoder, tied=tied)
     chosen = {"num_drafts": 3, "num_layers": 2, "intermediate_size": 24, "markov_rank": 8, "mask_token_id": 256}
-    return shape_for(config.decoder, config.architecture, Wishes(**(chosen | wishes)))  # type: ignore[arg-type]
+    return shape_for(decoder, config.architecture, Wishes(**(chosen | wishes)))  # type: ignore[arg-type]
 
 
 def corpus(seed: int = 0, count: int = 12, longest: int = 40) -> Corpus:

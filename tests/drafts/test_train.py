@@ -10,32 +10,13 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from small import write_target
+from small import SMALL, STEPS
 
 from corymb.serve import draft_command
 from corymb.serve.cli import corymb
 from corymb.serve.draft_command import WORK_IS_LEFT
 from corymb.serve.draft_progress import Lines
 from corymb.speculative import training_run
-
-SMALL = [
-    *("--device", "cpu", "--num-drafts", "3", "--num-layers", "1", "--intermediate-size", "24", "--markov-rank", "8"),
-    *("--batch-size", "8", "--num-anchors", "8", "--num-conversations", "24", "--conversations-per-file", "12"),
-    *("--max-tokens", "200", "--max-answer-tokens", "40", "--max-running-requests", "16"),
-]
-STEPS = ["--num-steps", "60", "--save-steps", "15", "--warm-up-steps", "4", "--learning-rate", "0.01"]
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def trained(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("draft")
-    assert draft_command.run(["train", str(target), "--out", str(out), *SMALL, *STEPS]) == 0
-    return out
 
 
 def test_the_loss_falls(trained: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small import corpus, shape, write_target
+from small import corpus, shape
 from transformers import LlamaForCausalLM
 
 from corymb.kernels.distillation import distil
@@ -17,11 +17,6 @@ from corymb.speculative.training_state import packed_bytes, unpacked
 
 CPU = torch.device("cpu")
 LAYERS = (0, 1)
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_target(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from corymb.kernels.routing import SWIGLU, Gating, Routing  # noqa: E402
 from corymb.kernels.sampling import Draws  # noqa: E402
 from corymb.kernels.triton_all_reduce import PickRows, SumRows  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
+from corymb.kernels.triton_distillation import TritonDistillation  # noqa: E402
 from corymb.kernels.triton_gather import gather_heads  # noqa: E402
 from corymb.kernels.triton_indices import gather_slots  # noqa: E402
 from corymb.kernels.triton_jit import Launch  # noqa: E402
@@ -134,6 +135,14 @@ def operate() -> None:
     operations.rope(zeros(4, 40, 128), zeros(4, 128, dtype=torch.float32))
 
 
+def distil() -> None:
+    """The loss of a draft."""
+    ones = torch.ones(4)
+    labels = zeros(4, dtype=torch.int64)
+    logits = [zeros(4, 49152) for _ in range(2)]
+    TritonDistillation(LAUNCH)(*logits, labels=labels, temperature=ones, weights=torch.ones(4, 2))
+
+
 def sum_over_ranks() -> None:
     """Rows summed over two and four GPUs."""
     addresses = zeros(4, dtype=torch.int64)
@@ -220,6 +229,7 @@ attend_latents(torch.bfloat16)
 attend_latents(torch.float32)
 sample()
 operate()
+distil()
 multiply()
 sum_over_ranks()
 mix()
