@@ -69,7 +69,7 @@ def test_tracked_files_stay_small() -> None:
     assert large == []
 
 
-@pytest.mark.parametrize("layer", ["serve", "scheduler"])
+@pytest.mark.parametrize("layer", ["serve", "scheduler", "speculative"])
 def test_the_guide_to_a_layer_of_many_files_names_them_all(layer: str) -> None:
     guide = set(re.findall(r"\w+", (ROOT / layer / "__init__.py").read_text()))
     files = {path.stem for path in (ROOT / layer).glob("*.py")} - {"__init__", "__main__"}

@@ -121,6 +121,7 @@ INERT = {"-h", "--version", "--enable-metrics"}  # the last is taken for existin
 VALUES = {"--mem-fraction-static": "0.5", "--test-failpoint": "scheduler.die_at_step=1", "--heartbeat-timeout": "7"}
 VALUES |= {"--swa-full-tokens-ratio": "0.5"}
 COMPANY = {
+    "--speculative-dspark-align-verify-tokens-to-graph-tier": ["--speculative-algorithm", "NGRAM"],
     "--retraction-policy": ["--enable-priority-scheduling"],
     "--schedule-low-priority-values-first": ["--enable-priority-scheduling"],
 }

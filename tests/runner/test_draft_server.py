@@ -25,7 +25,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def flags(target: Path, draft: Path) -> tuple[str, ...]:
     algorithm = ("--speculative-algorithm", "DSPARK", "--speculative-draft-model-path", str(draft))
-    return (str(target), "--device", "cpu", "--dtype", "float32", *algorithm)
+    mode = ("--speculative-dspark-verify-mode", "static")  # whether drafting pays is not asked
+    return (str(target), "--device", "cpu", "--dtype", "float32", *algorithm, *mode)
 
 
 def test_answers_are_those_without_a_draft(serving, target: Path, tmp_path: Path) -> None:
