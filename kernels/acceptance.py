@@ -18,9 +18,15 @@ def match(own: Tensor, drafts: Tensor, windows: Tensor) -> Tensor:
     return equal.cumprod(dim=1).sum(dim=1)
 
 
-def probabilities(logits: Tensor, draws: Draws) -> Tensor:
-    """What rows of logits [N, V] are drawn from, float32 [N, V]: after temperature, top-k, top-p and min-p, as
-    `sampling.draw_filtered` draws."""
+def probabilities(logits: Tensor, draws: Draws, *, filtered: bool) -> Tensor:
+    """What rows of logits [N, V] are drawn from, float32 [N, V]: after temperature and min-p and, if `filtered`, top-k
+    and top-p, as `sampling.draw` and `sampling.draw_filtered` draw."""
+    if not filtered:
+        weights = (logits / draws.temperature[:, None]).softmax(dim=1)
+        if draws.any_min_p:
+            weights *= weights >= draws.min_p[:, None] * weights.amax(dim=1, keepdim=True)
+            weights /= weights.sum(dim=1, keepdim=True)
+        return weights
     ordered = best(logits, logits.shape[1])
     weights = ((ordered.values - ordered.values[:, :1]) / draws.temperature[:, None]).exp_()
     kept = num_kept(weights, weights.sum(dim=1), draws)

@@ -59,7 +59,8 @@ class CpuRunner:
         self._worker.shutdown(wait=True)
 
     def _run(self, plan: StepPlan, masks: Future[Masks]) -> Readable:
-        self._threads.prepare(plan.num_tokens)
+        num_drafts = 0 if plan.windows is None else int(plan.windows.most.sum())
+        self._threads.prepare(plan.num_tokens + num_drafts)
         return self._execution.run(plan, masks.result)
 
     def _step(self, width: int) -> None:

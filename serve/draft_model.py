@@ -9,6 +9,7 @@ from corymb.models.source import resolve, resolve_draft
 from corymb.serve.config import ConfigError, ServeConfig
 from corymb.serve.speculative_options import MAX_DRAFTS, SpeculativeOptions
 from corymb.speculative.calibration import BadCalibration, read_temperatures
+from corymb.speculative.cost_model import BadTable, read_table
 from corymb.speculative.draft_config import check_num_drafts, read_draft_config
 from corymb.speculative.draft_tensors import read_draft_headers
 from corymb.speculative.standalone_config import read_standalone_config
@@ -18,6 +19,7 @@ def prepare_draft(config: ServeConfig, model: ModelConfig) -> SpeculativeOptions
     """The wishes with a folder for a path and a number for what the draft decides. Raises ConfigError, ModelError."""
     options = config.speculative
     path, algorithm = options.speculative_draft_model_path, options.speculative_algorithm
+    _check_table(options.speculative_dspark_sps_table_path)
     if path is None or algorithm is None or algorithm == "NGRAM":
         return options
     if algorithm == "STANDALONE":
@@ -38,6 +40,15 @@ def prepare_draft(config: ServeConfig, model: ModelConfig) -> SpeculativeOptions
     return msgspec.structs.replace(
         options, speculative_draft_model_path=str(folder), speculative_num_draft_tokens=num_drafts + 1
     )
+
+
+def _check_table(path: str | None) -> None:
+    if path is None:
+        return
+    try:
+        read_table(Path(path))
+    except BadTable as error:
+        raise ConfigError(f"--speculative-dspark-sps-table-path: {error}") from error
 
 
 def _check_temperatures(path: str | None, num_drafts: int) -> None:

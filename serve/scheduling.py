@@ -23,7 +23,6 @@ from corymb.scheduler.loop import Loop
 from corymb.scheduler.messages import Output, Reply, Stage, Stats, Step, ToScheduler
 from corymb.scheduler.plan import Runner, StepPlan, StepResult
 from corymb.scheduler.scheduler import Scheduler
-from corymb.scheduler.windows import FullWindows
 from corymb.serve.childhood import Parent, Pulse, start_heartbeat
 from corymb.serve.children import ChildOptions
 from corymb.serve.config import MemoryOptions, ServeConfig
@@ -31,7 +30,7 @@ from corymb.serve.failpoints import Failpoints
 from corymb.serve.garbage import settle
 from corymb.serve.lockstep import alone, blaming_the_dead, follow, lead
 from corymb.serve.profiling import ProfiledPort, Profiling
-from corymb.serve.speculation import make_speculation
+from corymb.serve.speculation import make_speculation, make_windows
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
 from corymb.serve.vocabulary import read_vocabulary
 
@@ -52,6 +51,10 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
             line = follow(stack, ranks, sockets, runner, pulse, lost_message=failpoints.lost_message)
         else:
             line = alone(own_port, runner) if ranks is None else lead(stack, ranks, own_port, runner)
+        windows = None
+        if built.num_drafts is not None:
+            with parent.stage("drafts"):
+                windows = make_windows(config.speculative, built)
         with parent.stage("scheduler"):
             limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
             scheduler = Scheduler(
@@ -59,7 +62,7 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
                 Cache(built.cache_config),
                 limits,
                 matchers=_matchers(options, limits),
-                windows=None if built.num_drafts is None else FullWindows(built.num_drafts),
+                windows=windows,
                 judges_grammars=ranks is None,
                 clock=line.clock,
             )

@@ -1,14 +1,29 @@
 """Makes of an operator's wishes what drafts for a model."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from corymb.models.build import Built
 from corymb.models.config import ModelConfig
 from corymb.models.speculation import Speculation
-from corymb.serve.speculative_options import SpeculativeOptions
+from corymb.scheduler.windows import FullWindows, WindowPolicy
+from corymb.serve.speculative_options import SpeculativeOptions, VerifyMode
+from corymb.speculative.allocation import CapAccept, Compact
 from corymb.speculative.block_speculation import read_block_speculation
+from corymb.speculative.budget import Budgets
 from corymb.speculative.calibration import read_temperatures
+from corymb.speculative.cost_model import read_table
+from corymb.speculative.measuring import measure
 from corymb.speculative.ngram import NgramSpeculation
 from corymb.speculative.standalone import read_standalone
+from corymb.speculative.verification import Allotment, WholeBlocks
+
+_ALLOTMENTS: dict[VerifyMode, Callable[[], Allotment]] = {
+    "static": WholeBlocks,
+    "compact": Compact,
+    "cap-accept": CapAccept,
+}
 
 
 def make_speculation(options: SpeculativeOptions, target: ModelConfig, context_length: int) -> Speculation | None:
@@ -17,12 +32,41 @@ def make_speculation(options: SpeculativeOptions, target: ModelConfig, context_l
     if algorithm is None:
         return None
     assert num_drafts is not None, "prepare_draft has read the draft's own number"
+    allotment = _ALLOTMENTS[options.verify_mode]()
     if algorithm == "NGRAM":
-        return NgramSpeculation(num_drafts, least=options.shortest_match, longest=options.longest_match)
+        return NgramSpeculation(
+            num_drafts, least=options.shortest_match, longest=options.longest_match, allotment=allotment
+        )
     assert options.speculative_draft_model_path is not None, "checked with the flags"
     folder = Path(options.speculative_draft_model_path)
     if algorithm == "STANDALONE":
-        return read_standalone(folder, target, context_length=context_length, num_drafts=num_drafts)
+        standalone = read_standalone(folder, target, context_length=context_length, num_drafts=num_drafts)
+        return replace(standalone, allotment=allotment)
     path = options.speculative_dspark_confidence_sts_path
     temperatures = None if path is None else tuple(read_temperatures(Path(path), num_drafts))
-    return read_block_speculation(folder, algorithm, target, num_drafts=num_drafts, temperatures=temperatures)
+    needs_confidence = algorithm == "DSPARK" and options.verify_mode != "static"
+    block = read_block_speculation(
+        folder,
+        algorithm,
+        target,
+        num_drafts=num_drafts,
+        temperatures=temperatures,
+        needs_confidence=needs_confidence,
+    )
+    return replace(block, allotment=allotment)
+
+
+def make_windows(options: SpeculativeOptions, built: Built) -> WindowPolicy | None:
+    """Who decides how much is verified; None where nothing drafts."""
+    num_drafts, num_rows = built.num_drafts, built.cache_config.num_rows
+    if num_drafts is None:
+        return None
+    if options.verify_mode == "static":
+        return FullWindows(num_drafts)
+    table = options.speculative_dspark_sps_table_path
+    if table is None:
+        costs = measure(lambda plan: built.runner.launch(plan).wait(), num_drafts=num_drafts, max_rows=num_rows - 1)
+    else:
+        costs = read_table(Path(table))
+    fills = bool(options.speculative_dspark_align_verify_tokens_to_graph_tier)
+    return Budgets(num_drafts, num_rows, costs, fills_tiers=fills)

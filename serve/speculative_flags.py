@@ -3,7 +3,7 @@
 from typing import Any, get_args
 
 from corymb.serve.flag_values import positive
-from corymb.serve.speculative_options import LONGEST_MATCH, Algorithm
+from corymb.serve.speculative_options import LONGEST_MATCH, Algorithm, VerifyMode
 
 
 def add_speculative(group: Any) -> None:
@@ -31,6 +31,22 @@ def add_speculative(group: Any) -> None:
         "--speculative-dspark-confidence-sts-path",
         metavar="FILE",
         help="temperatures of the draft's confidence, as `corymb draft calibrate` writes them",
+    )
+    add(
+        "--speculative-dspark-verify-mode",
+        choices=get_args(VerifyMode),
+        help="drafts that are verified: all; as many as pay (compact, the default); all, but accepted as if compact",
+    )
+    add(
+        "--speculative-dspark-sps-table-path",
+        metavar="FILE",
+        help="what steps cost, as `corymb draft profile` writes it (default: measured at start-up)",
+    )
+    add(
+        "--speculative-dspark-align-verify-tokens-to-graph-tier",
+        action="store_true",
+        default=None,
+        help="fill steps up with drafts to the size that they are computed at anyway",
     )
     add(
         "--speculative-ngram-min-match-window-size",

@@ -7,6 +7,8 @@ import msgspec
 
 Algorithm = Literal["NGRAM", "STANDALONE", "DFLASH", "DSPARK"]
 
+VerifyMode = Literal["static", "compact", "cap-accept"]
+
 DEFAULT_DRAFTS = {"NGRAM": 7, "STANDALONE": 4}  # of those that no checkpoint was trained for
 MAX_DRAFTS = 31
 LONGEST_MATCH = 12
@@ -29,6 +31,9 @@ class SpeculativeOptions(msgspec.Struct, frozen=True, kw_only=True):
     speculative_num_draft_tokens: int | None = None  # with the token that they follow: one more than is drafted
     speculative_dspark_block_size: int | None = None  # without it
     speculative_dspark_confidence_sts_path: str | None = None
+    speculative_dspark_verify_mode: VerifyMode | None = None
+    speculative_dspark_sps_table_path: str | None = None
+    speculative_dspark_align_verify_tokens_to_graph_tier: bool | None = None
     speculative_ngram_min_match_window_size: int | None = None
     speculative_ngram_max_match_window_size: int | None = None
 
@@ -41,6 +46,11 @@ class SpeculativeOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.speculative_dspark_block_size is not None:
             return self.speculative_dspark_block_size
         return DEFAULT_DRAFTS.get(self.speculative_algorithm)
+
+    @property
+    def verify_mode(self) -> VerifyMode:
+        """How much is verified."""
+        return self.speculative_dspark_verify_mode or "compact"
 
     @property
     def shortest_match(self) -> int:
@@ -68,6 +78,10 @@ def conflicts(options: SpeculativeOptions, *, tp_size: int) -> Iterator[str]:
     if algorithm in _MEANT_FOR["speculative_draft_model_path"] and options.speculative_draft_model_path is None:
         yield f"--speculative-algorithm {algorithm} needs a draft; name it with --speculative-draft-model-path."
     yield from _counts(options)
+    if options.verify_mode == "static":
+        for name in ("speculative_dspark_sps_table_path", "speculative_dspark_align_verify_tokens_to_graph_tier"):
+            if name in given:
+                yield f"{_flag(name)} is for budgets; --speculative-dspark-verify-mode static has none; leave it out."
     if options.longest_match < options.shortest_match:
         yield "--speculative-ngram-max-match-window-size is below --speculative-ngram-min-match-window-size."
     if tp_size > 1:

@@ -12,7 +12,10 @@ from corymb.speculative.cost_model import CostModel
 
 Float32 = NDArray[np.float32]
 
+_NEVER = -(1 << 40)
+
 LAG = 2  # steps: a budget is known before the step that it is for has drafted, and the one before it has been read
+OLDEST = 4  # steps: what was thought of a row's drafts before says nothing of the text where it is now
 MEMORY = 0.05  # share of a new step in what is thought of drafts that nobody is sure of
 RETRY = 64  # steps without drafts before the next try: what they would be worth is known from drafting alone
 
@@ -42,7 +45,7 @@ class Budgets:
         self._least_gain = least_gain
         self._fills_tiers = fills_tiers
         self._confidence = np.ones((num_rows, num_drafts), np.float32)
-        self._is_known = np.zeros(num_rows, np.bool_)
+        self._seen = np.full(num_rows, _NEVER, np.int64)  # step that a row's confidence is of
         self._usual = np.ones(num_drafts, np.float32)  # conditional acceptance by place
         self._opened = np.full(num_rows, -1, np.int64)  # step
         self._results: deque[tuple[StepPlan, Drafted]] = deque()
@@ -52,12 +55,12 @@ class Budgets:
     def open(self, row: int, step: int) -> None:
         """See WindowPolicy."""
         self._opened[row] = step
-        self._is_known[row] = False
+        self._seen[row] = _NEVER
 
     def budget(self, step: int, rows: Int32, starts: Int32, most: Int32) -> int | None:
         """See WindowPolicy."""
         self._take_results(step - LAG)
-        chosen = self._choose(rows, float(starts.mean()), most)
+        chosen = self._choose(step, rows, float(starts.mean()), most)
         self._num_idle = 0 if chosen else self._num_idle + 1
         if self._num_idle < RETRY:
             return chosen
@@ -81,7 +84,7 @@ class Budgets:
                 continue
             same = self._opened[plan.rows] <= plan.step
             self._confidence[plan.rows[same]] = drafted.confidence[same]
-            self._is_known[plan.rows[same]] = True
+            self._seen[plan.rows[same]] = plan.step
 
     def _learn_acceptance(self, accepted: Int32, verified: Int32) -> None:
         for place in range(self.num_drafts):
@@ -90,8 +93,9 @@ class Budgets:
                 share = float((accepted[tried] > place).mean())
                 self._usual[place] += MEMORY * (share - self._usual[place])
 
-    def _choose(self, rows: Int32, context: float, most: Int32) -> int | None:
-        confidence = np.where(self._is_known[rows][:, None], self._confidence[rows], self._usual)
+    def _choose(self, step: int, rows: Int32, context: float, most: Int32) -> int | None:
+        is_known = self._seen[rows] >= step - OLDEST
+        confidence = np.where(is_known[:, None], self._confidence[rows], self._usual)
         survivals = survival(confidence)
         possible = (np.arange(self.num_drafts) < most[:, None]) & (survivals >= LEAST_SURVIVAL)
         ordered = -np.sort(-survivals[possible])

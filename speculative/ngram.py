@@ -10,7 +10,7 @@ from corymb.models.features import Capture
 from corymb.models.precision import Precision
 from corymb.models.speculation import DraftTurn, Proposal, Seen, Setting
 from corymb.scheduler.plan import Int32, Opened
-from corymb.speculative.verification import Verification
+from corymb.speculative.verification import Allotment, Verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class NgramSpeculation:
     num_drafts: int
     least: int = 1
     longest: int = 12
+    allotment: Allotment | None = None
     attention_specs: tuple[AttentionSpec, ...] = ()
 
     def weights_bytes(self, _: Precision) -> int:
@@ -29,9 +30,10 @@ class NgramSpeculation:
     def make(self, setting: Setting) -> Verification:
         """See Speculation."""
         cache = setting.cache
-        return Verification(
-            NgramDrafter(self.num_drafts, cache.num_rows, cache.context_length, least=self.least, longest=self.longest)
+        drafter = NgramDrafter(
+            self.num_drafts, cache.num_rows, cache.context_length, least=self.least, longest=self.longest
         )
+        return Verification(drafter, self.allotment)
 
 
 class NgramDrafter:

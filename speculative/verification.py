@@ -1,7 +1,7 @@
 """Drafts of a step, and what the target makes of them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -186,8 +186,7 @@ def _judge(target: Target, plan: StepPlan, block: Block, hidden: Tensor) -> _Jud
     own = _dense(choice.token_ids, owners, places, plan.num_rows, drafts.shape[1])
     counts = acceptance.match(own, drafts, place(windows))
     outputs = own
-    free = _draws_freely(sampler, plan.rows)
-    if len(free):
+    for free in _draw_freely(sampler, plan.rows):
         counts, outputs = _reject(target, plan, block, logits, (counts, outputs), free)
     host_counts = counts.cpu().numpy().astype(np.int32) + 1
     usable = np.ones(plan.num_rows, np.bool_)
@@ -229,10 +228,14 @@ def _dense(
     return dense
 
 
-def _draws_freely(sampler: Sampler, rows: Int32) -> NDArray[np.int64]:
-    """Rows that sample and promised nothing about which tokens they draw."""
-    random = (sampler.settings.needs[rows] & Needs.RANDOM).astype(bool)
-    return np.flatnonzero(random & ~sampler.settings.seeded[rows])
+def _draw_freely(sampler: Sampler, rows: Int32) -> Iterator[NDArray[np.int64]]:
+    """Rows that sample and promised nothing about which tokens they draw: those without top-k and top-p, and others."""
+    needs = sampler.settings.needs[rows]
+    free = (needs & Needs.RANDOM).astype(bool) & ~sampler.settings.seeded[rows]
+    filtered = (needs & Needs.FILTERS).astype(bool)
+    for some in (free & ~filtered, free & filtered):
+        if some.any():
+            yield np.flatnonzero(some)
 
 
 def _reject(
@@ -252,7 +255,9 @@ def _reject(
     at = firsts[free][:, None] + np.minimum(np.arange(width), windows[free][:, None])
     rows = np.repeat(plan.rows[free], width)
     num_outputs = np.repeat(plan.num_outputs[free], width)
-    chances = acceptance.probabilities(logits[place(at.reshape(-1))], sampler.draws(rows, num_outputs))
+    filtered = bool(sampler.settings.needs[plan.rows[free[0]]] & Needs.FILTERS)  # all are of one kind
+    draws = sampler.draws(rows, num_outputs)
+    chances = acceptance.probabilities(logits[place(at.reshape(-1))], draws, filtered=filtered)
     where = place(free)
     drafts = proposal.token_ids[where]
     proposed = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from corymb.kernels.attention import AttentionSpec
+from corymb.kernels.attention import AttentionSpec, KVLayer
 from corymb.models.features import Capture
 from corymb.models.precision import Precision
 from corymb.models.speculation import Drafter, DraftTurn, Proposal, Seen, Setting, Speculation
@@ -23,9 +23,11 @@ class Record:
 
 
 class Recorder:
-    """A drafter in front of another. Keeps what every row said."""
+    """A drafter in front of another. Keeps what every row said, and sees to it that drafts that were not accepted leave
+    no trace in the pools."""
 
-    def __init__(self, drafter: Drafter, records: list[Record], num_rows: int) -> None:
+    def __init__(self, drafter: Drafter, records: list[Record], num_rows: int, kv: Sequence[KVLayer]) -> None:
+        self._kv = kv
         self.num_drafts = drafter.num_drafts
         self._drafter = drafter
         self._records = records
@@ -63,7 +65,11 @@ class Recorder:
             end = start + len(kept)
             self._said[row] = [*self._said[row][:start], *kept.tolist(), *self._said[row][end:]]
             first += width
+        left_out = seen.layout.slots[:0] if seen.keep is None else seen.layout.slots[~seen.keep]
+        before = [layer.keys[left_out].clone() for layer in self._kv]
         self._drafter.observe(seen)
+        for layer, keys in zip(self._kv, before, strict=True):
+            torch.testing.assert_close(layer.keys[left_out], keys, atol=0, rtol=0, equal_nan=True)
 
 
 @dataclass
@@ -91,4 +97,4 @@ class Recorded:
             layer.keys.fill_(np.nan)
             layer.values.fill_(np.nan)
         drafter = self.speculation.make(setting).drafter
-        return Verification(Recorder(drafter, self.records, setting.cache.num_rows), self.allotment)
+        return Verification(Recorder(drafter, self.records, setting.cache.num_rows, setting.kv), self.allotment)

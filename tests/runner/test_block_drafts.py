@@ -7,16 +7,20 @@ from typing import Any
 import pytest
 import random_drafts
 import torch
-from by_loop import serve
+from by_loop import serve, serve_rounds
 from plain_draft import PlainDraft
 from recording import Record, Recorded
 from transformers import LlamaForCausalLM
 
 from corymb.models.architectures import read_config
+from corymb.models.second_tier import SecondTier
 from corymb.scheduler.messages import Generate, Sampling
 from corymb.scheduler.windows import FullWindows
 from corymb.speculative.block_speculation import BlockSpeculation, read_block_speculation
 from corymb.speculative.draft_dialects import Kind
+from corymb.speculative.draft_files import write_draft
+from corymb.speculative.draft_shape import Wishes, shape_for
+from corymb.speculative.trainable import Blocks, TrainableDraft, initialise
 
 LAYERS = (0, 2)
 
@@ -109,12 +113,15 @@ def test_drafts_are_those_of_one_whole_forward(tmp_path: Path, target: Path, nam
     steps = [len(later.said) - len(one.said) for one, later in pairs(records)]
     assert max(steps) > 2, "too few drafts were accepted for the test to show anything"
     for record in records[:: max(1, len(records) // 12)]:
-        with torch.no_grad():
-            ids = torch.tensor([record.said[:-1]])
-            hidden = model.model(ids, output_hidden_states=True).hidden_states
-        features = torch.cat([hidden[layer + 1][0] for layer in LAYERS], dim=1)
-        logits, confidence = plain.guess(features, [record.said[-1], *record.drafts[:-1]])
-        check(record, logits, confidence, config.reduced)
+        logits, confidence = plain.guess(features_of(model, record), [record.said[-1], *record.drafts[:-1]])
+        check(record, logits, confidence, reduced=config.reduced)
+
+
+def features_of(model: LlamaForCausalLM, record: Record) -> torch.Tensor:
+    """What the target thinks of all that lies before the anchor."""
+    with torch.no_grad():
+        hidden = model.model(torch.tensor([record.said[:-1]]), output_hidden_states=True).hidden_states
+    return torch.cat([hidden[layer + 1][0] for layer in LAYERS], dim=1)
 
 
 def pairs(records: list[Record]) -> list[tuple[Record, Record]]:
@@ -126,7 +133,7 @@ def pairs(records: list[Record]) -> list[tuple[Record, Record]]:
     return found
 
 
-def check(record: Record, logits: torch.Tensor, confidence: torch.Tensor | None, reduced: bool) -> None:
+def check(record: Record, logits: torch.Tensor, confidence: torch.Tensor | None, *, reduced: bool) -> None:
     step = 2 if reduced else 1  # it drafts the first of every two tokens
     if record.logits is not None:
         torch.testing.assert_close(record.logits[:, ::step], logits, atol=1e-3, rtol=1e-3)
@@ -148,3 +155,43 @@ def test_cached_prefixes_change_no_draft(tmp_path: Path, target: Path, variant: 
         records = run(target, speculation, seeded=True, enable_prefix_cache=cached, max_running_requests=2, **variant)
         said[cached] = {record.said: record.drafts for record in records}
     assert said[True] == said[False]
+
+
+def test_drafts_come_back_from_host_memory_with_their_prefixes(tmp_path: Path, target: Path) -> None:
+    """A pool of one request's length: each prefix is pushed out before it is wanted again."""
+    speculation = read(CASES["DeepSpec"], tmp_path, target)
+    tier = {"second_tier": SecondTier(ratio=8.0), "max_total_tokens": 90, "max_running_requests": 1}
+    said = []
+    for variant in (tier, {"enable_prefix_cache": False}):
+        recorded = Recorded(speculation)
+        options = {"dtype": "float32", "speculation": recorded, "windows": FullWindows(3)} | variant
+        *_, last = serve_rounds(target, [requests(seeded=True)] * 2, options)
+        said.append({record.said: record.drafts for record in recorded.records})
+        assert last.stats is not None
+        assert (last.stats.host_loaded.get("full", 0) > 0) == ("second_tier" in variant)
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("wishes", [{}, {"markov": "vanilla", "markov_tied": False}], ids=str)
+def test_a_trained_draft_serves_what_it_learned(tmp_path: Path, target: Path, wishes: dict[str, Any]) -> None:
+    config, model = read_config(target), LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
+    assert config.decoder is not None
+    sizes = {"num_drafts": 3, "num_layers": 2, "intermediate_size": 24, "markov_rank": 6, "mask_token_id": 258}
+    shape = shape_for(config.decoder, config.architecture, Wishes(**sizes, target_layers=LAYERS, **wishes))
+    embedding = model.model.embed_tokens.weight.detach()
+    draft = TrainableDraft(shape, embedding)
+    initialise(draft, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    for weight in draft.parameters():  # nothing silent, and as the file holds it
+        weight.data.add_(0.2 * torch.randn(weight.shape, generator=generator))
+        weight.data.copy_(weight.data.bfloat16())
+    write_draft(tmp_path, draft, num_anchors=4)
+    for record in run(target, read_block_speculation(tmp_path, "DSPARK", config), chunked_prefill_size=8)[::6]:
+        previous = torch.tensor([record.said[-1], *record.drafts[:-1]])
+        anchor = torch.tensor([[len(record.said) - 1]])
+        with torch.no_grad():
+            guesses = draft(Blocks(features_of(model, record)[None], anchor, previous[None, None]))
+            logits = guesses.hidden[0, 0] @ embedding.T
+            if guesses.inner is not None:
+                logits += guesses.inner[0, 0] @ draft.markov_head.markov_w2.weight.T
+        check(record, logits, guesses.confidence[0, 0].sigmoid(), reduced=False)

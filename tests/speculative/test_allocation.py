@@ -78,7 +78,7 @@ def test_a_budget_gives_the_most_tokens_a_second(confidence, slope) -> None:
     budgets.learn(plan(1, rows, most), results(known, nothing, nothing))
     budgets.budget(3, rows, rows, most)
     costs._corrections.clear()
-    chosen = budgets._choose(rows, 0.0, most)
+    chosen = budgets._choose(3, rows, 0.0, most)
     ordered = sorted(survival(known).ravel().tolist(), reverse=True)
     rates = [
         (len(rows) + sum(ordered[:k])) / float(costs.step_s(len(rows), np.array([k]), 0.0, drafts=k > 0)[0])
