@@ -9,7 +9,9 @@ import pytest
 from by_loop import FakePort, serve, serve_rounds
 
 from corymb.scheduler.messages import Generate, Sampling
+from corymb.scheduler.windows import FullWindows
 from corymb.serve.tokenizer import load_tokenizer
+from corymb.speculative.ngram import NgramSpeculation
 
 pytestmark = [pytest.mark.weights, pytest.mark.timeout(900)]
 
@@ -28,6 +30,15 @@ VARIANTS: dict[str, dict[str, object]] = {
     "no prefix cache": {"enable_prefix_cache": False},
     "retraction every 3 steps": {"test_retract_interval": 3},
     "a tenth of the need": {"max_total_tokens": NEED // 10},
+    "drafts": {"speculation": NgramSpeculation(5), "windows": FullWindows(5)},
+    "drafts in pages": {
+        "speculation": NgramSpeculation(3),
+        "windows": FullWindows(3),
+        "page_size": 16,
+        "chunked_prefill_size": 32,
+        "test_retract_interval": 5,
+        "max_total_tokens": 480,
+    },
     "everything at once": {
         "page_size": 16,
         "chunked_prefill_size": 32,
@@ -91,6 +102,8 @@ def test_smollm2_says_the_same(smollm2: Path, variant: str) -> None:
     assert port.stats.pool_used["full"] == 0
     if "test_retract_interval" in VARIANTS[variant]:
         assert port.stats.num_retractions > 3
+    if "speculation" in VARIANTS[variant]:
+        assert sum(port.stats.drafts_accepted) > 0
 
 
 @pytest.mark.parametrize("flush", [False, True], ids=["warm", "flushed"])
@@ -104,3 +117,13 @@ def test_smollm2_says_the_same_again(smollm2: Path, flush: bool) -> None:
         assert cached == [prompt - 1 for prompt in prompts]  # the last one is computed for its logits
     else:
         assert min(cached) == 0
+
+
+def test_gemma_3_says_the_same_with_drafts(gemma3: Path) -> None:
+    """Its sliding windows follow rows that move on by several tokens."""
+    some = list(requests(gemma3))[:8]
+    drafting = {"speculation": NgramSpeculation(4), "windows": FullWindows(4), "chunked_prefill_size": 16}
+    port = serve(gemma3, some, BASE | drafting)
+    assert said(port) == said(serve(gemma3, some, BASE))
+    assert port.stats is not None
+    assert sum(port.stats.drafts_accepted) > 0
