@@ -1,7 +1,7 @@
 """One step on the device: from a plan to samples that are still there, and from those to the host."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,17 +22,27 @@ from corymb.models.pooling import Pooled, pool
 from corymb.models.rows import Rows
 from corymb.models.sampler import Index, Sampler, Turn
 from corymb.models.settings import Needs
-from corymb.models.speculation import Computed, Readable, Seen, Speculator
+from corymb.models.speculation import AskMasks, Computed, Readable, Seen, Speculator
 from corymb.models.states import StatePools
 from corymb.scheduler.messages import Logprob
-from corymb.scheduler.plan import Bool, Int32, Masks, Sampled, StepPlan
+from corymb.scheduler.plan import Bool, Drafts, Int32, Masks, Sampled, StepPlan
 
 UNUSABLE = "The model's output holds NaN or infinite values for this request."
 
 
-def no_masks() -> Masks:
+class NoMasks:
     """For steps without constrained rows."""
-    raise AssertionError("no row of the step waits for a mask")
+
+    def offer(self, drafts: Drafts) -> None:
+        """See AskMasks."""
+        raise AssertionError(f"nobody follows the {len(drafts.counts)} rows")
+
+    def __call__(self) -> Masks:
+        """See AskMasks."""
+        raise AssertionError("no row of the step waits for a mask")
+
+
+NO_MASKS = NoMasks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,7 @@ class Execution:
         self.place = Place(rows.last_sampled.device)
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan, masks: Callable[[], Masks] = no_masks) -> Readable:
+    def run(self, plan: StepPlan, masks: AskMasks = NO_MASKS) -> Readable:
         """Runs one step. Waits for the `masks` of its constrained rows when nothing else is left to compute."""
         started_s = time.perf_counter()
         if self._host:
@@ -163,7 +173,7 @@ class Execution:
         )
 
     def _sample(
-        self, hidden: Tensor, plan: StepPlan, index: Index, masks: Callable[[], Masks]
+        self, hidden: Tensor, plan: StepPlan, index: Index, masks: AskMasks
     ) -> tuple[Choice | None, Scores | None]:
         """Chooses the next token of the plan's rows at `index`, from their hidden states, and remembers it for the next
         step."""

@@ -39,6 +39,10 @@ class Matcher(Protocol):
         """Sets the bits [W] of the tokens that may come next, and clears the others."""
         ...
 
+    def rollback(self, count: int) -> None:
+        """Takes back the last `count` tokens that it accepted."""
+        ...
+
     @property
     def is_over(self) -> bool:
         """Whether it has accepted a token that ends the text."""

@@ -1,6 +1,6 @@
 """What a runner asks of a drafter."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from corymb.models.placement import Place
 from corymb.models.precision import Precision
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
-from corymb.scheduler.plan import Int32, Masks, Opened, Sampled, StepPlan
+from corymb.scheduler.plan import Drafts, Int32, Masks, Opened, Sampled, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,18 @@ class Readable(Protocol):
         ...
 
 
+class AskMasks(Protocol):
+    """Where a step gets the masks of its constrained rows."""
+
+    def offer(self, drafts: Drafts) -> None:
+        """Says what they are about to verify."""
+        ...
+
+    def __call__(self) -> Masks:
+        """Waits for the masks."""
+        ...
+
+
 class Speculator(Protocol):
     """What an execution that speculates is given."""
 
@@ -133,10 +145,10 @@ class Speculator(Protocol):
         """Sees every step, also those that it did not draft for."""
         ...
 
-    def run(self, plan: StepPlan, masks: Callable[[], Masks], target: Target) -> Readable:
+    def run(self, plan: StepPlan, ask: AskMasks, target: Target) -> Readable:
         """Drafts for the rows of a located plan, verifies, and leaves each row as far as it came: lengths, last sampled
-        tokens, what the sampler counts, what the drafter keeps. Waits for the `masks` of its constrained rows when
-        nothing else is left to compute."""
+        tokens, what the sampler counts, what the drafter keeps. Tells what its constrained rows are about to
+        verify, and waits for their masks when nothing else is left to compute."""
         ...
 
 

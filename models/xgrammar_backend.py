@@ -30,6 +30,10 @@ class XGrammarMatcher:
         elif not self._matcher.fill_next_token_bitmask(bits[None]):
             bits[:] = -1
 
+    def rollback(self, count: int) -> None:
+        """See Matcher."""
+        self._matcher.rollback(count)
+
     @property
     def is_over(self) -> bool:
         """See Matcher."""

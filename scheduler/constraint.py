@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from copy import copy
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +26,10 @@ class Matcher(Protocol):
 
     def fill(self, bits: Int32) -> None:
         """Sets the bits [W] of the tokens that may come next, and clears the others."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Takes back the last `count` tokens that it accepted."""
         ...
 
     @property
@@ -112,6 +117,26 @@ class Constraint:
         self.slowest_s = max(self.slowest_s, time.thread_time() - begun_s)
         return accepted
 
+    def walk(self, drafts: Iterable[int], bits: Int32) -> int:
+        """Fills bits [P + 1, W]: of the tokens that may come next, and of those behind each of up to P `drafts`, as far
+        as drafts may come. Returns how many it filled; stands where it stood."""
+        before = self._awaited, self._tail, self._num_outputs, copy(self._limit)
+        self.fill(bits[0])
+        num_filled, num_accepted = 1, 0
+        for token_id in drafts:
+            asks = self._matcher is not None and not self._awaited
+            if not _holds(bits[num_filled - 1], token_id) or not self.advance(token_id):
+                break
+            num_accepted += asks
+            if self.is_over:
+                break  # the request ends here
+            self.fill(bits[num_filled])
+            num_filled += 1
+        if num_accepted and self._matcher is not None:
+            self._matcher.rollback(num_accepted)
+        self._awaited, self._tail, self._num_outputs, self._limit = before
+        return num_filled
+
     def fill(self, bits: Int32) -> None:
         """Sets the bits [W] of the tokens that may come next."""
         forced = self._limit.forced if self._limit is not None else None
@@ -134,6 +159,10 @@ class Constraint:
             _clear(longer, self._ending)
             if longer.any():
                 bits[:] = longer
+
+
+def _holds(bits: Int32, token_id: int) -> bool:
+    return bool(bits[token_id >> 5] & _BITS[token_id & 31])
 
 
 def _clear(bits: Int32, token_ids: NDArray[np.int64]) -> None:

@@ -38,7 +38,6 @@ class Drafting:
         # One token more must fit behind the farthest that this step may reach: the next is planned before it is known.
         room = self._context_length - 2 - progress.computed[rows] - progress.pending[rows]
         most = np.minimum(np.minimum(wanted, room), self.policy.num_drafts)
-        most[progress.constrained[rows]] = 0  # what they may say is known a token at a time
         bounded: Int32 = np.maximum(most, 0).astype(np.int32)
         return bounded
 

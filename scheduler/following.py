@@ -10,7 +10,7 @@ from corymb.scheduler.finishing import too_slow
 from corymb.scheduler.flight import InFlight
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.messages import Grammar, Learn, Reply, Sampling
-from corymb.scheduler.plan import Masks
+from corymb.scheduler.plan import Drafts, Masks
 from corymb.scheduler.request import Request, State
 from corymb.scheduler.thinking import ThinkingLimit
 
@@ -77,24 +77,32 @@ class Following:
             min_new=sampling.min_new_tokens,
         )
 
-    def masks(self, flight: InFlight) -> Masks:
-        """What the constrained rows of a step may sample, now that every step before it is settled. A request whose
-        grammar is too slow ends here: it alone."""
+    def masks(self, flight: InFlight, drafts: Drafts | None) -> Masks:
+        """What the constrained rows of a step may sample, behind their drafts too, now that every step before it is
+        settled. A request whose grammar is too slow ends here: it alone."""
         constrained = flight.plan.constrained
         assert constrained is not None, "the step has no constrained rows"
+        counts = np.zeros(len(constrained), np.int32) if drafts is None else drafts.counts
+        bits = np.empty((len(constrained) + int(counts.sum()), self._num_words), np.int32)
         index: list[int] = []
-        bits = np.empty((len(constrained), self._num_words), np.int32)
-        for position in constrained.tolist():
+        places: list[int] = []
+        for nth, (position, count) in enumerate(zip(constrained.tolist(), counts.tolist(), strict=True)):
             request = flight.requests[position]
-            if request.state is not State.FINISHED and self._fill(request, bits[len(index)]):
-                index.append(position)
-        return Masks(np.array(index, np.int32), bits[: len(index)])
+            if request.state is not State.FINISHED:
+                said = [] if drafts is None else drafts.token_ids[nth, :count].tolist()
+                num_filled = self._fill(request, said, bits[len(index) :])
+                index += [position] * num_filled
+                places += range(num_filled)
+        return Masks(
+            np.array(index, np.int32), bits[: len(index)], None if drafts is None else np.array(places, np.int32)
+        )
 
-    def _fill(self, request: Request, bits: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> bool:
+    def _fill(self, request: Request, drafts: list[int], bits: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> int:
+        """How many masks it filled: none for a request that ended."""
         constraint = request.constraint
         assert constraint is not None, "constrained rows have constraints"
-        constraint.fill(bits)
+        num_filled = constraint.walk(drafts, bits)
         if not self._judges or constraint.slowest_s <= SLOWEST_TOKEN_S:
-            return True
+            return num_filled
         self._ledger.end(request, too_slow(constraint.slowest_s, SLOWEST_TOKEN_S), keep=False)
-        return False
+        return 0

@@ -104,7 +104,7 @@ class Loop:
         """Its masks depend on every result before it: they are made now, while the device computes its forward."""
         plan, result = self._in_flight[0]
         if plan.constrained is not None:
-            result.constrain(self._scheduler.masks(plan))
+            result.constrain(self._scheduler.masks(plan, result.drafts()))
 
     def _send(self) -> None:
         outputs = self._scheduler.take_outputs()

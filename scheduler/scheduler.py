@@ -18,7 +18,7 @@ from corymb.scheduler.lineup import Lineup
 from corymb.scheduler.messages import Output, Reply, Stats, ToScheduler
 from corymb.scheduler.outbox import Outbox
 from corymb.scheduler.parts import Part, Piece, put_together
-from corymb.scheduler.plan import Masks, Sampled, StepPlan
+from corymb.scheduler.plan import Drafts, Masks, Sampled, StepPlan
 from corymb.scheduler.prefill import Prefill
 from corymb.scheduler.pushing import Pushing
 from corymb.scheduler.ratio import NewTokenRatio
@@ -147,11 +147,12 @@ class Scheduler:
             parts.append(self._prefill.part(pieces))
         return parts, pieces
 
-    def masks(self, plan: StepPlan) -> Masks:
-        """What the constrained rows of the oldest plan without results may sample: all before it are committed."""
+    def masks(self, plan: StepPlan, drafts: Drafts | None = None) -> Masks:
+        """What the constrained rows of the oldest plan without results may sample, behind their `drafts` too: all
+        before it are committed."""
         flight = self._in_flight[0]
         assert flight.plan.step == plan.step, f"step {flight.plan.step} comes before step {plan.step}"
-        return self._following.masks(flight)
+        return self._following.masks(flight, drafts)
 
     def commit(self, plan: StepPlan, sampled: Sampled) -> None:
         """Takes the results of the oldest plan that has none yet."""

@@ -14,7 +14,7 @@ import torch
 from corymb.kernels.distillation import Distil, distil
 from corymb.kernels.select import Wish
 from corymb.models.architectures import read_config
-from corymb.models.build import Built, RunnerOptions, build
+from corymb.models.build import RunnerOptions, build
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.errors import UnsupportedModel
 from corymb.models.memory import host_memory
@@ -64,8 +64,10 @@ def train(job: Job, speech: Speech, on_progress: OnProgress) -> bool:
     until_s = time.monotonic() + (job.stop_after_s or float("inf"))
     shape = target_shape(job)
     conversations = Conversations(job.work / "conversations", job.size, speech)
-    if not _write(job, conversations, on_progress, until_s):
+    _write(job, conversations, on_progress, until_s)
+    if conversations.missing:
         return False
+    _give_back_memory()
     corpus = Corpus(conversations.load())
     device = torch.device(job.device)
     teacher = open_teacher(job.target, Looking(shape.wishes.target_layers, MAX_STEP_TOKENS, job.device))
@@ -100,11 +102,11 @@ def target_shape(job: Job) -> DraftShape:
     return shape_for(config.decoder, config.architecture, job.wishes)
 
 
-def _write(job: Job, conversations: Conversations, on_progress: OnProgress, until_s: float) -> bool:
-    """Lets the target write what is missing; False where time ran out first."""
+def _write(job: Job, conversations: Conversations, on_progress: OnProgress, until_s: float) -> None:
+    """Lets the target write what is missing, as far as there is time."""
     missing = conversations.missing
     if not missing:
-        return True
+        return
     built = build(_writing_options(job), lambda *_: None)
     writer = Writer(built, SchedulerConfig(max_running_requests=job.num_writing, chunked_prefill_size=None))
     taken_s = 0.0
@@ -114,8 +116,7 @@ def _write(job: Job, conversations: Conversations, on_progress: OnProgress, unti
             break
         conversations.make(number, writer, partial(on_progress, f"conversations {number + 1}/{job.size.num_shards}"))
         taken_s = time.monotonic() - begun_s
-    _close(built)
-    return not conversations.missing
+    built.runner.close()
 
 
 def _writing_options(job: Job) -> RunnerOptions:
@@ -135,10 +136,8 @@ def _writing_options(job: Job) -> RunnerOptions:
     )
 
 
-def _close(built: Built) -> None:
-    """Gives the memory back that features need next."""
-    built.runner.close()
-    del built
+def _give_back_memory() -> None:
+    """What the target wrote with, and nobody holds any more: features need it next."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
 """Drafts of a step, and what the target makes of them."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,8 +17,8 @@ from corymb.models.locating import widen
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
 from corymb.models.sampler import Sampler, Turn
 from corymb.models.settings import Needs
-from corymb.models.speculation import Drafter, DraftTurn, Proposal, Seen, Target
-from corymb.scheduler.plan import Drafted, Int32, Masks, Sampled, StepPlan
+from corymb.models.speculation import AskMasks, Drafter, DraftTurn, Proposal, Seen, Target
+from corymb.scheduler.plan import Drafted, Drafts, Int32, Masks, Sampled, StepPlan
 
 
 class Allotment(Protocol):
@@ -75,7 +75,7 @@ class Block:
 
     proposal: Proposal
     windows: Int32  # [R], drafts that may be accepted
-    masks: Callable[[], Masks]  # of the plan's constrained rows, none of which drafts
+    masks: AskMasks  # of the plan's constrained rows
 
 
 class Verification:
@@ -85,7 +85,7 @@ class Verification:
         self.drafter = drafter
         self._allotment = allotment or WholeBlocks()
 
-    def run(self, plan: StepPlan, masks: Callable[[], Masks], target: Target) -> Verified:
+    def run(self, plan: StepPlan, ask: AskMasks, target: Target) -> Verified:
         """See Speculator."""
         begun_s = time.perf_counter()
         assert plan.windows is not None, "only plans with windows draft"
@@ -96,11 +96,13 @@ class Verification:
         windows = self._allotment.allot(proposal, most.astype(np.int32), plan.windows.budget)
         verified = most.astype(np.int32) if self._allotment.checks_all else windows
         drafts = proposal.token_ids.cpu().numpy().astype(np.int32)
+        if plan.constrained is not None and plan.windows.most[plan.constrained].any():
+            ask.offer(Drafts(drafts[plan.constrained], windows[plan.constrained]))
         anchors = target.rows.last_sampled.cpu().numpy()[plan.rows].astype(np.int32)
         wide = widen(replace(plan, token_ids=anchors), target.rows, drafts, 1 + verified)
         drafted_s = time.perf_counter()
         computed = target.compute(wide)
-        judged = _judge(target, wide, Block(proposal, windows, masks), computed.hidden)
+        judged = _judge(target, wide, Block(proposal, windows, ask), computed.hidden)
         self._commit(target, wide, judged)
         keep = target.place(judged.places < judged.counts[judged.owners])
         self.drafter.observe(Seen(computed.layout, computed.token_ids, computed.features, keep))
@@ -178,7 +180,7 @@ def _judge(target: Target, plan: StepPlan, block: Block, hidden: Tensor) -> _Jud
     turn = Turn(
         plan.rows[owners],
         (plan.num_outputs[owners] + places).astype(np.int32),
-        _first_tokens(plan, block.masks()) if plan.constrained is not None else None,
+        _by_token(plan, block.masks()) if plan.constrained is not None else None,
         ahead=drafts[place(owners)],
         num_ahead=place(places),
     )
@@ -201,10 +203,11 @@ def _judge(target: Target, plan: StepPlan, block: Block, hidden: Tensor) -> _Jud
     return _Judged(outputs, host_counts, usable, scores, owners, places)
 
 
-def _first_tokens(plan: StepPlan, masks: Masks) -> Masks:
-    """Masks by index of their rows' first tokens."""
+def _by_token(plan: StepPlan, masks: Masks) -> Masks:
+    """Masks by index of the wide plan's tokens."""
     firsts = np.cumsum(plan.widths) - plan.widths
-    return Masks(firsts[masks.index].astype(np.int32), masks.bits)
+    places = 0 if masks.places is None else masks.places
+    return Masks((firsts[masks.index] + places).astype(np.int32), masks.bits)
 
 
 def _scores(

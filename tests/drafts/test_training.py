@@ -9,7 +9,10 @@ from small import corpus, shape
 from transformers import LlamaForCausalLM
 
 from corymb.kernels.distillation import distil
+from corymb.models.config import DecoderConfig, LayerConfig
+from corymb.models.rope_config import Rope
 from corymb.speculative.draft_loss import CROSS_ENTROPY, L1, Answers, Vocabulary, losses, place_weights
+from corymb.speculative.draft_shape import Wishes, shape_for
 from corymb.speculative.lessons import Lessons, Plan
 from corymb.speculative.teacher import CachedFeatures, Looking, OnlineFeatures, Teacher, open_teacher, read_shared
 from corymb.speculative.trainable import Blocks, TrainableDraft, initialise
@@ -167,3 +170,26 @@ def test_weights_in_24_bits_are_close_and_stay_what_they_are() -> None:
     kept = unpacked(packed_bytes(weights))
     assert ((kept - weights).abs() <= weights.abs() * 2**-16).all()
     assert torch.equal(unpacked(packed_bytes(kept)), kept)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "count"),
+    [
+        (Wishes(num_drafts=7, mask_token_id=16), 7_813_057),
+        (Wishes(5, 2, 640, markov="vanilla", markov_rank=32, markov_tied=False, mask_token_id=16), 8_126_689),
+    ],
+    ids=["tied", "published"],
+)
+def test_the_demo_models_draft_fits_into_small_files(wishes: Wishes, count: int) -> None:
+    layer = LayerConfig(rope=Rope(100_000.0))
+    decoder = DecoderConfig(
+        *("llama", 49_152, 8192, 576, 1536, 9, 3, 64, 1e-5, "silu", 0.125),
+        tied=True,
+        layers=(layer,) * 30,
+    )
+    made = shape_for(decoder, "LlamaForCausalLM", wishes)
+    assert made.wishes.target_layers == (1, 14, 27)
+    draft = TrainableDraft(made, torch.zeros(1, 576))
+    assert sum(weight.numel() for weight in draft.parameters()) == count
+    assert 2 * count < 16 << 20  # the draft
+    assert 7 * count < 60_000_000  # a run's state

@@ -105,6 +105,12 @@ def test_an_answer_follows_its_grammar_whatever_is_drafted(plain, speculating, t
     assert messages[1]["finish_reason"] == "stop"
 
 
+def test_drafts_under_a_grammar_are_accepted_where_it_allows_them(speculating) -> None:
+    answer = native(speculating, tape("ab ab ab ab ab ab no"), {"max_new_tokens": 40, "regex": "(ab ){8}"}).json()
+    assert answer["text"] == "ab " * 8
+    assert answer["meta_info"]["spec_num_correct_drafts"] > 0
+
+
 def test_grammars_plain_requests_and_one_that_is_cancelled_do_not_mix(plain, speculating) -> None:
     asks = [*GRAMMARS, *[(f"plain {n} plain {n} plain {n}", {}) for n in range(8)]] * 2
 

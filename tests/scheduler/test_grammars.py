@@ -20,6 +20,7 @@ class Counting:
 
     def __init__(self, sleep_s=0.0):
         self.last, self.count, self.is_over, self.sleep_s = ord("a") - 1, 0, False, sleep_s
+        self.before = []
 
     def allowed(self):
         letters = list(range(self.last + 1, ord("p") + 1))
@@ -28,9 +29,14 @@ class Counting:
     def accept(self, token_id):
         if self.is_over or token_id not in self.allowed():
             return False
+        self.before.append((self.last, self.count, self.is_over))
         self.is_over = token_id == END
         self.last, self.count = token_id, self.count + 1
         return True
+
+    def rollback(self, count):
+        self.last, self.count, self.is_over = self.before[-count]
+        del self.before[-count:]
 
     def fill(self, bits):
         until_s = time.thread_time() + self.sleep_s
