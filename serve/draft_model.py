@@ -17,7 +17,7 @@ from corymb.speculative.standalone_config import read_standalone_config
 
 def prepare_draft(config: ServeConfig, model: ModelConfig) -> SpeculativeOptions:
     """The wishes with a folder for a path and a number for what the draft decides. Raises ConfigError, ModelError."""
-    options = config.speculative
+    options = _with_trace(config.speculative)
     path, algorithm = options.speculative_draft_model_path, options.speculative_algorithm
     _check_table(options.speculative_dspark_sps_table_path)
     if path is None or algorithm is None or algorithm == "NGRAM":
@@ -58,3 +58,15 @@ def _check_temperatures(path: str | None, num_drafts: int) -> None:
         read_temperatures(Path(path), num_drafts)
     except BadCalibration as error:
         raise ConfigError(f"--speculative-dspark-confidence-sts-path: {error}") from error
+
+
+def _with_trace(options: SpeculativeOptions) -> SpeculativeOptions:
+    """Begins the file of the trace, so that what cannot be written is known now."""
+    if options.speculative_trace is None:
+        return options
+    path = Path(options.speculative_trace).absolute()
+    try:
+        path.write_bytes(b"")
+    except OSError as error:
+        raise ConfigError(f"--speculative-trace {path} cannot be written: {error.strerror}.") from error
+    return msgspec.structs.replace(options, speculative_trace=str(path))

@@ -17,6 +17,7 @@ from corymb.speculative.cost_model import read_table
 from corymb.speculative.measuring import measure
 from corymb.speculative.ngram import NgramSpeculation
 from corymb.speculative.standalone import read_standalone
+from corymb.speculative.trace import Trace, Traced
 from corymb.speculative.verification import Allotment, WholeBlocks
 
 _ALLOTMENTS: dict[VerifyMode, Callable[[], Allotment]] = {
@@ -57,13 +58,19 @@ def make_speculation(options: SpeculativeOptions, target: ModelConfig, context_l
 
 
 def make_windows(options: SpeculativeOptions, built: Built) -> WindowPolicy | None:
-    """Who decides how much is verified; None where nothing drafts."""
-    num_drafts, num_rows = built.num_drafts, built.cache_config.num_rows
-    if num_drafts is None:
+    """Who decides how much is verified; None where nothing drafts. Raises OSError where the trace cannot be written."""
+    if built.num_drafts is None:
         return None
+    trace = None if options.speculative_trace is None else Trace(Path(options.speculative_trace))
     if options.verify_mode == "static":
-        return FullWindows(num_drafts)
-    table = options.speculative_dspark_sps_table_path
+        full = FullWindows(built.num_drafts)
+        return full if trace is None else Traced(full, trace, lambda: None)
+    budgets = _budgets(options, built, built.num_drafts)
+    return budgets if trace is None else Traced(budgets, trace, lambda: budgets.last)
+
+
+def _budgets(options: SpeculativeOptions, built: Built, num_drafts: int) -> Budgets:
+    num_rows, table = built.cache_config.num_rows, options.speculative_dspark_sps_table_path
     if table is None:
         costs = measure(lambda plan: built.runner.launch(plan).wait(), num_drafts=num_drafts, max_rows=num_rows - 1)
     else:

@@ -60,3 +60,4 @@ def add_speculative(group: Any) -> None:
         type=positive,
         help=f"tokens looked for at most (default: {LONGEST_MATCH})",
     )
+    add("--speculative-trace", metavar="FILE", help="write a line of JSON there for every step")

@@ -36,6 +36,7 @@ class SpeculativeOptions(msgspec.Struct, frozen=True, kw_only=True):
     speculative_dspark_align_verify_tokens_to_graph_tier: bool | None = None
     speculative_ngram_min_match_window_size: int | None = None
     speculative_ngram_max_match_window_size: int | None = None
+    speculative_trace: str | None = None
 
     @property
     def num_drafts(self) -> int | None:

@@ -299,6 +299,9 @@ def test_waiting_in_the_queue_has_a_limit(serving):
         assert running.error is None
 
 
+TRACED = ("--speculative-algorithm", "NGRAM", "--speculative-trace")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -307,6 +310,10 @@ def test_waiting_in_the_queue_has_a_limit(serving):
         (["corymb/tape", "--context-length", "999999"], "--context-length 999999 is above"),
         (["corymb/tape", "--chat-template", "/nowhere.jinja"], "/nowhere.jinja"),
         (["corymb/tape", "--host", "203.0.113.1"], "203.0.113.1"),
+        (
+            ["corymb/tape", *TRACED, "/nowhere/trace.jsonl"],
+            "--speculative-trace /nowhere/trace.jsonl cannot be written",
+        ),
     ],
 )
 def test_wrong_start_is_one_sentence_and_status_2(servers, arguments, sentence):
