@@ -1,6 +1,7 @@
 """Grammars: which are known, what requests make of them, and the masks of a step."""
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -9,19 +10,23 @@ from corymb.scheduler.door import Limits
 from corymb.scheduler.finishing import too_slow
 from corymb.scheduler.flight import InFlight
 from corymb.scheduler.ledger import Ledger
-from corymb.scheduler.messages import Grammar, Learn, Reply, Sampling
+from corymb.scheduler.messages import Grammar, Learn, Reply, Sampling, TooSlow
 from corymb.scheduler.plan import Drafts, Masks
 from corymb.scheduler.request import Request, State
 from corymb.scheduler.thinking import ThinkingLimit
+
+Condemn = Callable[[TooSlow], None]
 
 
 class Following:
     """Knows which grammars the matchers have taken in, and lets requests follow them."""
 
-    def __init__(self, ledger: Ledger, matchers: Matchers | None, limits: Limits, *, judges: bool = True) -> None:
-        """Ends requests through `ledger`. Without `matchers` no grammar is ever known. `judges`: by how long tokens
-        take, which is another time on every rank."""
-        self._judges = judges
+    def __init__(
+        self, ledger: Ledger, matchers: Matchers | None, limits: Limits, *, condemn: Condemn | None = None
+    ) -> None:
+        """Ends requests through `ledger`. Without `matchers` no grammar is ever known. `condemn`: told of requests
+        whose grammar is too slow, which goes by this rank's time; without it they end at once."""
+        self._condemn = condemn or self.end_slow
         self._ledger = ledger
         self._matchers = matchers
         self._eos_ids = limits.eos_ids
@@ -41,6 +46,12 @@ class Following:
             return
         self._matchers.learn(message.grammar, message.compiled)
         self._learning.append(message)
+
+    def end_slow(self, verdict: TooSlow) -> None:
+        """Ends a request, if it is still open."""
+        request = self._ledger.live.get(verdict.rid)
+        if request is not None:
+            self._ledger.end(request, too_slow(verdict.seconds, SLOWEST_TOKEN_S), keep=False)
 
     def forget(self, grammar: Grammar) -> None:
         """No further request will name it."""
@@ -102,7 +113,6 @@ class Following:
         constraint = request.constraint
         assert constraint is not None, "constrained rows have constraints"
         num_filled = constraint.walk(drafts, bits)
-        if not self._judges or constraint.slowest_s <= SLOWEST_TOKEN_S:
-            return num_filled
-        self._ledger.end(request, too_slow(constraint.slowest_s, SLOWEST_TOKEN_S), keep=False)
-        return 0
+        if constraint.slowest_s > SLOWEST_TOKEN_S:
+            self._condemn(TooSlow(request.rid, constraint.slowest_s))
+        return num_filled if request.state is not State.FINISHED else 0

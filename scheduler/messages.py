@@ -101,6 +101,13 @@ class Abort(Message, frozen=True):
     stopped: bool = False
 
 
+class TooSlow(Message, frozen=True):
+    """Ends a request whose grammar holds up everybody else. Of several ranks one measures, and tells all."""
+
+    rid: str
+    seconds: float  # that one token took
+
+
 Action = Literal["flush_cache", "picture_tree", "pause", "retract", "continue", "start_profile", "stop_profile"]
 
 
@@ -286,6 +293,6 @@ class Reply(Message, frozen=True):
     tree: TreePicture | None = None
 
 
-ToScheduler = Generate | Abort | Control | Learn | Forget
+ToScheduler = Generate | Abort | Control | Learn | Forget | TooSlow
 ToDetokenizer = Step
 ToMain = Texts | Stage | Ready | Failed | Heartbeat | Stats | Reply

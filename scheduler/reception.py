@@ -7,7 +7,7 @@ from corymb.scheduler.door import Limits, check
 from corymb.scheduler.finishing import ABORTED, STOPPED, queue_full, queue_timeout
 from corymb.scheduler.following import Following
 from corymb.scheduler.ledger import Ledger
-from corymb.scheduler.messages import Abort, Control, Forget, Generate, Learn, Reply, ToScheduler
+from corymb.scheduler.messages import Abort, Control, Forget, Generate, Learn, Reply, TooSlow, ToScheduler
 from corymb.scheduler.outbox import Outbox
 from corymb.scheduler.request import request_from
 from corymb.scheduler.tally import Tally
@@ -52,6 +52,8 @@ class Reception:
             self._following.learn(message)
         elif isinstance(message, Forget):
             self._following.forget(message.grammar)
+        elif isinstance(message, TooSlow):
+            self._following.end_slow(message)
         else:
             self._replies.append(self._obey(message))
 

@@ -11,7 +11,7 @@ from corymb.scheduler.decoding import Decoding
 from corymb.scheduler.door import Limits
 from corymb.scheduler.drafting import Drafting
 from corymb.scheduler.flight import InFlight
-from corymb.scheduler.following import Following
+from corymb.scheduler.following import Condemn, Following
 from corymb.scheduler.intake import Intake
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.lineup import Lineup
@@ -46,12 +46,12 @@ class Scheduler:
         *,
         matchers: Matchers | None = None,
         windows: WindowPolicy | None = None,
-        judges_grammars: bool = True,
+        condemn: Condemn | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`matchers` follow grammars; without them requests that name one are refused. `judges_grammars`: requests with
-        a slow one end; not where several ranks would each judge by its own time. `windows`: of a runner that drafts.
-        `clock` is the one that arrival times are read from. Raises ValueError for options that cannot work."""
+        """`matchers` follow grammars; without them requests that name one are refused. `windows`: of a runner that
+        drafts. `condemn`: see Following; with several ranks it tells all of them. `clock` is the one that arrival times
+        are read from. Raises ValueError for options that cannot work."""
         validate(config, enable_prefix_cache=cache.config.enable_prefix_cache, speculates=windows is not None)
         self._config = config
         self._cache = cache
@@ -60,7 +60,7 @@ class Scheduler:
         self._tally = Tally()
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
         self._ledger = Ledger(cache, self._outbox, seats=config.max_running_requests)
-        self._following = Following(self._ledger, matchers, limits, judges=judges_grammars)
+        self._following = Following(self._ledger, matchers, limits, condemn=condemn)
         self._reception = Reception(
             self._ledger, self._outbox, self._tally, self._following, config=config, limits=limits, clock=clock
         )

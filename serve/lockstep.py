@@ -14,7 +14,7 @@ from pathlib import Path
 from corymb.models.gloo_group import LostRank
 from corymb.models.meeting import Ranks
 from corymb.scheduler.loop import Port
-from corymb.scheduler.messages import Output, Reply, Stats, ToScheduler
+from corymb.scheduler.messages import Output, Reply, Stats, TooSlow, ToScheduler
 from corymb.scheduler.plan import Drafts, Masks, Runner, Sampled, StepPlan, StepResult
 from corymb.scheduler.turns import OutOfStep, Result, ToFollower, Turn, TurnClock, result_of, sampled_of
 from corymb.serve.childhood import Pulse
@@ -32,6 +32,7 @@ class Line:
     port: Port
     runner: Runner
     clock: Callable[[], float]
+    condemn: Callable[[TooSlow], None] | None = None  # None: requests with slow grammars end at once
 
 
 def alone(port: Port, runner: Runner) -> Line:
@@ -44,7 +45,8 @@ def lead(stack: ExitStack, ranks: Ranks, port: Port, runner: Runner) -> Line:
     clock = TurnClock()
     addresses = [ranks.store.get(_key(rank)).decode() for rank in range(1, ranks.meeting.size)]
     followers = [stack.enter_context(Outbox(to, bounded=True)) for to in addresses]
-    return Line(LeadingPort(port, followers, clock), LeadingRunner(runner, followers), clock)
+    leading = LeadingPort(port, followers, clock)
+    return Line(leading, LeadingRunner(runner, followers), clock, leading.condemn)
 
 
 def follow(
@@ -57,7 +59,8 @@ def follow(
     inbox = stack.enter_context(Inbox[ToFollower](at, ToFollower))
     ranks.store.set(_key(rank), inbox.address)
     feed = Feed(inbox)
-    return Line(FollowingPort(feed, clock, pulse, lost_message=lost_message), FollowingRunner(runner, feed), clock)
+    port = FollowingPort(feed, clock, pulse, lost_message=lost_message)
+    return Line(port, FollowingRunner(runner, feed), clock, _leave_to_rank_0)
 
 
 @contextmanager
@@ -68,6 +71,10 @@ def blaming_the_dead() -> Iterator[None]:
     except LostRank:
         time.sleep(_GRACE_S)
         raise
+
+
+def _leave_to_rank_0(_: TooSlow) -> None:
+    """Its time decides: it tells everybody."""
 
 
 def _key(rank: int) -> str:
@@ -82,10 +89,16 @@ class LeadingPort:
         self._followers = followers
         self._clock = clock
         self._turn = 0
+        self._verdicts: list[TooSlow] = []
+
+    def condemn(self, verdict: TooSlow) -> None:
+        """Has a request end in the next turn, on every rank."""
+        self._verdicts.append(verdict)
 
     def receive(self, timeout_s: float) -> list[ToScheduler]:
         """See Port."""
-        messages = self._port.receive(timeout_s)
+        messages = [*self._port.receive(timeout_s), *self._verdicts]
+        self._verdicts = []
         self._clock.now_s = time.monotonic()
         turn = Turn(self._turn, self._clock.now_s)
         self._turn += 1

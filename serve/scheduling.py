@@ -63,7 +63,7 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
                 limits,
                 matchers=_matchers(options, limits),
                 windows=windows,
-                judges_grammars=ranks is None,
+                condemn=line.condemn,
                 clock=line.clock,
             )
             failpoints.at_start()

@@ -9,7 +9,7 @@ import pytest
 
 from corymb.cache.writes import TableWrites
 from corymb.scheduler.agreement import Agreement, digests
-from corymb.scheduler.messages import Abort, Generate, Logprob, Sampling
+from corymb.scheduler.messages import Abort, Generate, Logprob, Sampling, TooSlow
 from corymb.scheduler.plan import Opened, Sampled, StepPlan
 from corymb.scheduler.turns import OutOfStep, Result, ToFollower, Turn, TurnClock, result_of, sampled_of
 from corymb.serve.childhood import Pulse
@@ -126,6 +126,16 @@ def test_a_follower_hears_the_same_messages_at_the_same_time() -> None:
     for _ in range(3):
         assert lead.receive(0.0) == follow.receive(9.0)
         assert lead_clock() == follow_clock() > 0
+
+
+def test_every_rank_hears_of_a_slow_grammar_in_the_next_turn() -> None:
+    wire = Wire()
+    lead = LeadingPort(Main([ASKED], [], []), [wire], TurnClock())
+    follow = FollowingPort(Feed(wire), TurnClock(), Pulse())
+    assert lead.receive(0.0) == follow.receive(9.0) == [ASKED]
+    lead.condemn(TooSlow("r#1", 0.2))
+    assert lead.receive(0.0) == follow.receive(9.0) == [TooSlow("r#1", 0.2)]
+    assert lead.receive(0.0) == follow.receive(9.0) == []
 
 
 def test_a_follower_takes_what_rank_0_sampled() -> None:

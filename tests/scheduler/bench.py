@@ -50,13 +50,15 @@ class Clock:
 class Bench:
     """Steps a whole scheduler by hand and checks the cache after every step."""
 
-    def __init__(self, *, cache=None, broken=frozenset(), depth=None, matchers=None, **options):
+    def __init__(self, *, cache=None, broken=frozenset(), depth=None, matchers=None, condemn=None, **options):
         sizes = {"num_full_tokens": 4096, "num_rows": 33, "context_length": 512} | (cache or {})
         self.cache = Cache(CacheConfig(**sizes))
         self.config = SchedulerConfig(**options)
         self.clock = Clock()
         limits = Limits(VOCAB_SIZE, sizes["context_length"], EOS)
-        self.scheduler = Scheduler(self.config, self.cache, limits, matchers=matchers, clock=self.clock)
+        self.scheduler = Scheduler(
+            self.config, self.cache, limits, matchers=matchers, condemn=condemn, clock=self.clock
+        )
         self.port = Mailbox()
         self.runner = SimulatedRunner(self.cache.config, EOS, broken=broken)
         depth = self.config.overlap_depth if depth is None else depth

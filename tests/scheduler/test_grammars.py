@@ -178,6 +178,22 @@ def test_a_slow_grammar_ends_alone(monkeypatch):
     bench.check_empty()
 
 
+def test_a_slow_grammar_ends_when_all_ranks_hear_of_it(monkeypatch):
+    monkeypatch.setattr(constraint, "SLOWEST_TOKEN_S", 0.002)
+    monkeypatch.setattr("corymb.scheduler.following.SLOWEST_TOKEN_S", 0.002)
+    verdicts = []
+    bench = bench_that_knows(matchers=FakeMatchers(sleep_s=0.004), condemn=verdicts.append)
+    bench.send(generate("slow", max_new=40, grammar=COUNT), generate("plain", max_new=20))
+    while not verdicts:
+        bench.step()
+    bench.send(verdicts[0])
+    bench.finish()
+    assert {verdict.rid for verdict in verdicts} == {"slow"}
+    assert bench.finish_of("slow").code == "grammar_too_complex"
+    bench.check_exact("plain")
+    bench.check_empty()
+
+
 def test_a_token_outside_the_grammar_fails_its_request_alone(monkeypatch):
     bench = bench_that_knows()
     monkeypatch.setattr(Counting, "accept", lambda *_: False)
