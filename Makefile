@@ -12,9 +12,9 @@ ARGS ?=
 GPU := $(shell nvidia-smi >/dev/null 2>&1 && echo yes)
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?= $(if $(GPU),,https://download.pytorch.org/whl/cpu)
-# Schemas and grammars, 5 MB. Without what they ask for besides: all of it is there already, but for Triton, a GB that
+# Schemas and grammars, 8 MB. Without what they ask for besides: all of it is there already, but for Triton, a GB that
 # only a GPU needs.
-GRAMMAR := xgrammar==0.2.9 apache-tvm-ffi==0.1.15
+GRAMMAR := xgrammar==0.2.9 apache-tvm-ffi==0.1.15 llguidance==1.9.1
 EXTRAS := $(if $(GPU),[gpu],)
 PIP := .venv/bin/python -P -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?=

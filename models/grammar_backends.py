@@ -10,9 +10,13 @@ from corymb.models.errors import UnsupportedModel
 from corymb.scheduler.messages import Grammar
 from corymb.scheduler.plan import Int32
 
-Name = Literal["xgrammar", "none"]
+Name = Literal["xgrammar", "llguidance", "none"]
 
-_PACKAGES: dict[Name, tuple[str, ...]] = {"xgrammar": ("xgrammar", "tvm_ffi"), "none": ()}
+_PACKAGES: dict[Name, tuple[str, ...]] = {
+    "xgrammar": ("xgrammar", "tvm_ffi"),
+    "llguidance": ("llguidance",),
+    "none": (),
+}
 
 
 class BadGrammar(ValueError):

@@ -25,7 +25,7 @@ CACHE_VARIABLE = "CORYMB_CACHE"
 
 Section = TypeVar("Section", bound=msgspec.Struct)
 LogLevel = Literal["debug", "info", "warning", "error"]
-GrammarBackend = Literal["auto", "xgrammar", "none"]
+GrammarBackend = Literal["auto", "xgrammar", "llguidance", "none"]
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 

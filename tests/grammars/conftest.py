@@ -16,10 +16,10 @@ VOCAB_SIZE = 256 + len(BYTE_SPECIALS)
 class Bytes:
     """Compiles grammars and speaks them."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         spelling = byte_tokenizer().spelling
         tokens = [spelling[index] for index in range(VOCAB_SIZE)]
-        self.backend = make_backend("xgrammar", Vocabulary(tokens, spelling.specials, EOS_IDS))
+        self.backend = make_backend(name, Vocabulary(tokens, spelling.specials, EOS_IDS))
 
     def program(self, rules: str, kind: str = "ebnf"):
         """A compiled grammar that has travelled."""
@@ -51,5 +51,11 @@ class Bytes:
 
 
 @pytest.fixture(scope="session")
-def bytewise() -> Bytes:
-    return Bytes()
+def tagwise() -> Bytes:
+    """The one that knows structural tags."""
+    return Bytes("xgrammar")
+
+
+@pytest.fixture(scope="session", params=["xgrammar", "llguidance"])
+def bytewise(request: pytest.FixtureRequest) -> Bytes:
+    return Bytes(request.param)

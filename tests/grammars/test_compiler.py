@@ -62,8 +62,8 @@ def test_the_process_is_started_again_after_its_death(folder) -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_compiled_can_be_loaded(folder, bytewise) -> None:
+def test_what_is_compiled_can_be_loaded(folder, tagwise) -> None:
     compiled = asyncio.run(compiler(folder).compile(EASY)).compiled
-    program = bytewise.backend.load(EASY, compiled)
-    assert bytewise.accepts(program, "no")
-    assert not bytewise.accepts(program, "maybe")
+    program = tagwise.backend.load(EASY, compiled)
+    assert tagwise.accepts(program, "no")
+    assert not tagwise.accepts(program, "maybe")
