@@ -21,8 +21,8 @@ Where to read, by what you look for:
                  strings, patterns, structural_tags → rules
                  → grammar_store → compiler · a process of its own: compiler_process (compiling, vocabulary)
     what it asks answer_plan: tools, reasoning → tool_grammars, grammars; output_parser
-    its way out  generation → events → answer: completion_answer, chat_answer, native_answer; blocks: responses_answer,
-                 anthropic_answer, ollama_answer (json_arguments)
+    its way out  generation → events → answer: completion_answer, chat_answer (openai_answer), native_answer; blocks:
+                 responses_answer, anthropic_answer, ollama_answer (json_arguments)
                  logprobs, usage, stream_usage, sse; errors, error_shapes
     its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes, recognition; marks,
                  json_reading, python_reading, values) → spoken → events

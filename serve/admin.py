@@ -139,20 +139,28 @@ class Admin:
 
 
 def _read_max_nodes(query: bytes) -> int:
-    given = urllib.parse.parse_qs(query.decode("latin-1")).get("max_nodes", [str(_DEFAULT_NODES)])[0]
+    given = _query(query, "max_nodes")
+    if given is None:
+        return _DEFAULT_NODES
     if not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= _MAX_NODES):
         raise invalid("max_nodes", f"must be a whole number from 1 to {_MAX_NODES:,}.")
     return int(given)
 
 
 def _read_timeout(query: bytes) -> float:
-    given = urllib.parse.parse_qs(query.decode("latin-1"), keep_blank_values=True).get("timeout")
+    given = _query(query, "timeout")
     if given is None:
         return _FLUSH_WAIT_S
     try:
-        seconds = float(given[0])
+        seconds = float(given)
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= _MAX_FLUSH_WAIT_S:
         raise invalid("timeout", f"must be a number of seconds from 0 to {_MAX_FLUSH_WAIT_S:g}.")
     return seconds
+
+
+def _query(query: bytes, name: str) -> str | None:
+    """The first value that a query gives; None where it gives none. An empty value is one, and wrong for numbers."""
+    values = urllib.parse.parse_qs(query.decode("latin-1"), keep_blank_values=True).get(name)
+    return None if values is None else values[0]

@@ -3,29 +3,25 @@
 from collections.abc import Sequence
 
 from corymb.serve import logprobs as spell
-from corymb.serve import sse
-from corymb.serve.answer import OPEN, Choice, Head, Part, encode, finish_json, joined
-from corymb.serve.errors import ApiError
+from corymb.serve.answer import Choice, Head, Part, encode, finish_json, joined
 from corymb.serve.events import Content, Event, Finished, Reasoning, ToolArguments, ToolOpened
+from corymb.serve.openai_answer import OpenAIAnswer
 from corymb.serve.stream_usage import StreamUsage
 from corymb.serve.usage import Usage
 
 
-class ChatAnswer:
-    """Spells chat completions. Constant parts of chunks are made once a request.
+class ChatAnswer(OpenAIAnswer):
+    """Spells chat completions.
 
     `legacy`: a call is the older `function_call`, of which an answer has one at most.
     """
 
-    media_type = sse.MEDIA_TYPE
+    said = b"delta"
 
     def __init__(
         self, head: Head, chunk_head: Head, *, usage: Usage, stream_usage: StreamUsage, legacy: bool = False
     ) -> None:
-        self._head = head.json
-        self._chunk_head = chunk_head.json
-        self._usage = usage
-        self._stream_usage = stream_usage
+        super().__init__(head, chunk_head, usage=usage, stream_usage=stream_usage)
         self._legacy = legacy
         self._opened: set[int] = set()
         self._called: set[int] = set()
@@ -63,30 +59,6 @@ class ChatAnswer:
                 return self._chunk(index, b'{"tool_calls":[%b]}' % more)
             case Finished(finish):
                 return self._chunk(index, b"{}", finish=finish_json(finish, called=self._reason(index in self._called)))
-
-    def _chunk(self, index: int, delta: bytes, logprobs: bytes = b"null", *, finish: bytes = OPEN) -> bytes:
-        usage = self._stream_usage.on_chunk(self._usage)
-        return b'data: %b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,%b}]%b}\n\n' % (
-            self._chunk_head,
-            index,
-            delta,
-            logprobs,
-            finish,
-            usage,
-        )
-
-    def close(self) -> bytes:
-        """The usage chunk, where it was asked for."""
-        return self._stream_usage.closing(self._chunk_head, self._usage) + sse.DONE
-
-    def fail(self, error: ApiError) -> bytes:
-        """The error as an event."""
-        return sse.failure(error)
-
-    def whole(self, choices: Sequence[Choice]) -> bytes:
-        """The whole completion."""
-        spelled = joined([self._choice(index, choice) for index, choice in enumerate(choices)])
-        return b'%b,"choices":%b,"usage":%b}' % (self._head, spelled, self._usage.json())
 
     def _choice(self, index: int, choice: Choice) -> bytes:
         assert choice.finish is not None

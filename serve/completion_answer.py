@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corymb.scheduler.messages import TextLogprob
-from corymb.serve import sse
-from corymb.serve.answer import OPEN, Choice, Head, encode, finish_json, joined
-from corymb.serve.errors import ApiError
+from corymb.serve.answer import Choice, Head, encode, finish_json
 from corymb.serve.events import Content, Event, Finished
 from corymb.serve.logprobs import CompletionLogprobs
+from corymb.serve.openai_answer import OpenAIAnswer
 from corymb.serve.prompts import Prompt
 from corymb.serve.stream_usage import StreamUsage
 from corymb.serve.tokenizer import Tokenizer
@@ -26,19 +25,17 @@ class CompletionView:
     skip_special_tokens: bool
 
 
-class CompletionAnswer:
+class CompletionAnswer(OpenAIAnswer):
     """Spells completions; with `echo`, each choice starts with its prompt."""
 
-    media_type = sse.MEDIA_TYPE
+    said = b"text"
 
     def __init__(
         self, head: Head, view: CompletionView, tokenizer: Tokenizer, *, usage: Usage, stream_usage: StreamUsage
     ) -> None:
-        self._head = head.json
+        super().__init__(head, head, usage=usage, stream_usage=stream_usage)
         self._view = view
         self._tokenizer = tokenizer
-        self._usage = usage
-        self._stream_usage = stream_usage
         self._spellers: dict[int, CompletionLogprobs] = {}
 
     def spell(self, index: int, events: Sequence[Event]) -> bytes:
@@ -48,33 +45,15 @@ class CompletionAnswer:
 
     def _spell_one(self, index: int, event: Event, *, is_last: bool) -> bytes:
         if isinstance(event, Finished):
-            return self._chunk(index, "", b"null", finish_json(event.finish))
+            return self._chunk(index, b'""', finish=finish_json(event.finish))
         assert isinstance(event, Content), "completions are not parsed"
         is_first = index not in self._spellers
         speller = self._spellers.setdefault(index, CompletionLogprobs())
         text = (self._echo(index) if is_first and self._view.echo else "") + event.text
         logprobs = self._logprobs(index, speller, event.prompt_logprobs, event.logprobs)
         if text or logprobs != b"null" or (self._stream_usage.always and not is_last):
-            return self._chunk(index, text, logprobs, OPEN)
+            return self._chunk(index, encode(text), logprobs)
         return b""
-
-    def _chunk(self, index: int, text: str, logprobs: bytes, finish: bytes) -> bytes:
-        usage = self._stream_usage.on_chunk(self._usage)
-        parts = (self._head, index, encode(text), logprobs, finish, usage)
-        return b'data: %b,"choices":[{"index":%d,"text":%b,"logprobs":%b,%b}]%b}\n\n' % parts
-
-    def close(self) -> bytes:
-        """The usage chunk, where it was asked for."""
-        return self._stream_usage.closing(self._head, self._usage) + sse.DONE
-
-    def fail(self, error: ApiError) -> bytes:
-        """The error as an event."""
-        return sse.failure(error)
-
-    def whole(self, choices: Sequence[Choice]) -> bytes:
-        """The whole completion."""
-        spelled = joined([self._choice(index, choice) for index, choice in enumerate(choices)])
-        return b'%b,"choices":%b,"usage":%b}' % (self._head, spelled, self._usage.json())
 
     def _choice(self, index: int, choice: Choice) -> bytes:
         assert choice.finish is not None
