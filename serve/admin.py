@@ -139,7 +139,7 @@ class Admin:
 
 
 def _read_max_nodes(query: bytes) -> int:
-    given = urllib.parse.parse_qs(query.decode("latin-1")).get("max_nodes", [str(_DEFAULT_NODES)])[0]
+    given = urllib.parse.parse_qs(query.decode("latin-1"), keep_blank_values=True).get("max_nodes", [str(_DEFAULT_NODES)])[0]
     if not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= _MAX_NODES):
         raise invalid("max_nodes", f"must be a whole number from 1 to {_MAX_NODES:,}.")
     return int(given)
