@@ -75,7 +75,7 @@ class StepPlan:
     # [R], first position of the chunk (relative to its start) whose logits score the prompt's next token; widths[r] for
     # none. None when no row wants any.
     constrained: Int32 | None = None  # indices of sampling rows that wait for `StepResult.constrain`; None for none
-    windows: Windows | None = None  # None on a server that does not draft
+    windows: Windows | None = None  # of rows that decode on a server that drafts; None elsewhere
 
     @property
     def num_rows(self) -> int:
