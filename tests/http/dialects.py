@@ -1,0 +1,114 @@
+"""One question in every dialect: how it is asked, and where the answer keeps what all dialects tell."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+
+from tests.http.client import Json, tape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """`options`: the member that holds sampling fields, where they are not beside the prompt."""
+
+    path: str
+    prompt: Callable[[str], Json]
+    limit: str
+    options: str | None = None
+    text: Callable[[Json], str]
+    ending: Callable[[Json], str]
+    was_cut: str  # what `ending` says of an answer that met its limit
+    counts: Callable[[Json], tuple[int, int]]  # prompt, answer
+
+    def param(self, field: str) -> str:
+        """The name of a sampling field in errors."""
+        return field if self.options is None else f"{self.options}.{field}"
+
+    def raw(self, text: str, sampling: dict[str, str]) -> bytes:
+        """A body; the values of `sampling` are JSON, or nearly."""
+        fields = ", ".join(f"{json.dumps(name)}: {value}" for name, value in sampling.items())
+        fields = fields if self.options is None else f"{json.dumps(self.options)}: {{{fields}}}"
+        return f"{json.dumps(self.prompt(text))[:-1]}, {fields}}}".encode()
+
+    def ask(self, server, text: str, **sampling: str) -> httpx.Response:
+        """Sends it, greedy and with a limit unless `sampling` says otherwise."""
+        body = self.raw(text, {"temperature": "0", self.limit: "20"} | sampling)
+        return server.client.post(self.path, content=body, headers={"content-type": "application/json"})
+
+
+def user(text: str) -> Json:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def tokens(usage: Json) -> tuple[int, int]:
+    return usage["prompt_tokens"], usage["completion_tokens"]
+
+
+DIALECTS = {
+    "chat": Dialect(
+        path="/v1/chat/completions",
+        prompt=user,
+        limit="max_tokens",
+        text=lambda answer: answer["choices"][0]["message"]["content"],
+        ending=lambda answer: answer["choices"][0]["finish_reason"],
+        was_cut="length",
+        counts=lambda answer: tokens(answer["usage"]),
+    ),
+    "completions": Dialect(
+        path="/v1/completions",
+        prompt=lambda text: {"prompt": text},
+        limit="max_tokens",
+        text=lambda answer: answer["choices"][0]["text"],
+        ending=lambda answer: answer["choices"][0]["finish_reason"],
+        was_cut="length",
+        counts=lambda answer: tokens(answer["usage"]),
+    ),
+    "native": Dialect(
+        path="/generate",
+        prompt=lambda text: {"text": text},
+        limit="max_new_tokens",
+        options="sampling_params",
+        text=lambda answer: answer["text"],
+        ending=lambda answer: answer["meta_info"]["finish_reason"]["type"],
+        was_cut="length",
+        counts=lambda answer: tokens(answer["meta_info"]),
+    ),
+    "responses": Dialect(
+        path="/v1/responses",
+        prompt=lambda text: {"input": text},
+        limit="max_output_tokens",
+        text=lambda answer: answer["output"][0]["content"][0]["text"],
+        ending=lambda answer: answer["status"],
+        was_cut="incomplete",
+        counts=lambda answer: (answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]),
+    ),
+    "messages": Dialect(
+        path="/v1/messages",
+        prompt=user,
+        limit="max_tokens",
+        text=lambda answer: answer["content"][0]["text"],
+        ending=lambda answer: answer["stop_reason"],
+        was_cut="max_tokens",
+        counts=lambda answer: (
+            answer["usage"]["input_tokens"] + answer["usage"]["cache_read_input_tokens"],
+            answer["usage"]["output_tokens"],
+        ),
+    ),
+    "ollama": Dialect(
+        path="/api/chat",
+        prompt=lambda text: {**user(text), "stream": False},
+        limit="num_predict",
+        options="options",
+        text=lambda answer: answer["message"]["content"],
+        ending=lambda answer: answer["done_reason"],
+        was_cut="length",
+        counts=lambda answer: (answer["prompt_eval_count"], answer["eval_count"]),
+    ),
+}
+
+
+def good(server, dialect: Dialect) -> bool:
+    """Whether the server still answers as it should."""
+    return dialect.text(dialect.ask(server, tape("abc")).json()) == "abc"
