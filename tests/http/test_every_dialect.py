@@ -34,16 +34,16 @@ def message_of(response) -> str:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7])
-def test_an_answer_ends_at_its_limit(simulated_tape, dialect, limit) -> None:
-    answer = dialect.ask(simulated_tape, tape("abcdef"), **{dialect.limit: str(limit)}).json()
+def test_an_answer_ends_at_its_limit(tape_server, dialect, limit) -> None:
+    answer = dialect.ask(tape_server, tape("abcdef"), **{dialect.limit: str(limit)}).json()
     assert dialect.text(answer) == "abcdef"[:limit]
     assert (dialect.ending(answer) == dialect.was_cut) == (limit < 7)  # the seventh token is the end
     assert dialect.counts(answer)[1] == limit
 
 
 @pytest.mark.parametrize("value", ["-3", "1.5", '"3"', "true", "NaN", "1e999", "2147483648", "[3]"])
-def test_a_limit_that_is_no_count_is_refused(simulated_tape, dialect, value) -> None:
-    assert dialect.limit in message_of(dialect.ask(simulated_tape, tape("abc"), **{dialect.limit: value}))
+def test_a_limit_that_is_no_count_is_refused(tape_server, dialect, value) -> None:
+    assert dialect.limit in message_of(dialect.ask(tape_server, tape("abc"), **{dialect.limit: value}))
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +76,14 @@ POISONED = [(name, field) for name in DIALECTS for field in FEWER.get(name, WRON
 
 
 @pytest.mark.parametrize(("name", "field"), POISONED)
-def test_a_poisonous_value_is_refused_by_name(simulated_tape, name, field) -> None:
+def test_a_poisonous_value_is_refused_by_name(tape_server, name, field) -> None:
     dialect = DIALECTS[name]
     for value in WRONG[field]:
-        response = dialect.ask(simulated_tape, tape("abc"), **{field: value})
+        response = dialect.ask(tape_server, tape("abc"), **{field: value})
         assert field in message_of(response), value
         if name not in SHORT:
             assert response.json()["error"]["param"] == dialect.param(field)
-    assert good(simulated_tape, dialect)
+    assert good(tape_server, dialect)
 
 
 def scraped(server) -> tuple[float, float, float]:
@@ -96,30 +96,30 @@ def scraped(server) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize("text", ["", "abc", "A😀é", "x" * 15])
-def test_the_accounts_agree(simulated_tape, dialect, text) -> None:
-    before = scraped(simulated_tape)
-    prompt, answer = dialect.counts(dialect.ask(simulated_tape, tape(text)).json())
+def test_the_accounts_agree(tape_server, dialect, text) -> None:
+    before = scraped(tape_server)
+    prompt, answer = dialect.counts(dialect.ask(tape_server, tape(text)).json())
     assert answer == len(text.encode()) + 1
-    after = scraped(simulated_tape)
+    after = scraped(tape_server)
     assert tuple(now - then for now, then in zip(after, before, strict=True)) == (1, prompt, answer)
-    message_of(dialect.ask(simulated_tape, tape(text), temperature="-1"))
-    assert scraped(simulated_tape) == after, "a refused request is none"
+    message_of(dialect.ask(tape_server, tape(text), temperature="-1"))
+    assert scraped(tape_server) == after, "a refused request is none"
 
 
-def test_streams_are_counted_as_whole_answers(simulated_tape, dialect) -> None:
-    before = scraped(simulated_tape)
-    _, answer = dialect.counts(dialect.ask(simulated_tape, tape("abc")).json())
-    whole = scraped(simulated_tape)
+def test_streams_are_counted_as_whole_answers(tape_server, dialect) -> None:
+    before = scraped(tape_server)
+    _, answer = dialect.counts(dialect.ask(tape_server, tape("abc")).json())
+    whole = scraped(tape_server)
     body = json.loads(dialect.raw(tape("abc"), {"temperature": "0", dialect.limit: "20"})) | {"stream": True}
-    assert simulated_tape.client.post(dialect.path, json=body).status_code == 200
-    streamed = scraped(simulated_tape)
+    assert tape_server.client.post(dialect.path, json=body).status_code == 200
+    streamed = scraped(tape_server)
     assert answer == 4
     assert [now - then for now, then in zip(streamed, whole, strict=True)] == [
         now - then for now, then in zip(whole, before, strict=True)
     ]
 
 
-def test_a_warm_prompt_counts_as_much_as_a_cold_one(simulated_tape, dialect) -> None:
+def test_a_warm_prompt_counts_as_much_as_a_cold_one(tape_server, dialect) -> None:
     text = tape(f"warm {dialect.path}"[:14])
-    cold, warm = (dialect.counts(dialect.ask(simulated_tape, text).json()) for _ in range(2))
+    cold, warm = (dialect.counts(dialect.ask(tape_server, text).json()) for _ in range(2))
     assert cold == warm

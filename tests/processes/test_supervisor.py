@@ -79,22 +79,22 @@ def assert_nothing_left(processes, folder):
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT], ids=lambda number: number.name)
 @pytest.mark.parametrize("victim", ["scheduler", "detokenizer"])
-def test_killed_child_ends_every_stream_with_an_error_and_the_server_with_1(start, victim):
+def test_killed_child_ends_every_stream_with_an_error_and_the_server_with_1(start, victim, number):
     with start() as server:
         processes, folder = family(server), sockets_of(server)
         streams = Streams(server, 8, ENDLESS)
         killed_s = time.monotonic()
-        server.children[victim].kill()
+        server.children[victim].send_signal(number)
         streams.wait(5)
         assert max(streams.ended_s) - killed_s <= 2
-        assert all(
-            re.search(rf"error: The {victim}\S* process was killed by signal 9\.\n$", text) for text in streams.texts
-        )
+        told = re.compile(rf"error: The {victim}\S* process was killed by signal {number:d}\.\n$")
+        assert all(map(told.search, streams.texts))
         assert server.get("/live") != 200
         assert server.wait_exit(10) == 1
         assert_nothing_left(processes, folder)
-        assert "was killed by signal 9" in server.log
+        assert f"was killed by signal {number:d}" in server.log
 
 
 @pytest.mark.parametrize("stopped", [None, "scheduler", "detokenizer"])
