@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from corymb.models.architectures import read_config
 from corymb.models.toy_folders import VOCAB_SIZE, write_byte_tokenizer
@@ -23,6 +22,8 @@ STEPS = ["--num-steps", "60", "--save-steps", "15", "--warm-up-steps", "4", "--l
 
 def write_target(folder: Path, *, layers: int = 4, tied: bool = True) -> Path:
     """Llama of about 60,000 numbers; certain enough of its next token that a draft can learn something."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # brings Triton, which tests/gpu must be the first to import
+
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from small import corpus, shape
-from transformers import LlamaForCausalLM
 
 from corymb.kernels.distillation import distil
 from corymb.models.config import DecoderConfig, LayerConfig
@@ -41,6 +40,8 @@ def random_draft(target: Path, **wishes: object) -> TrainableDraft:
 def test_features_are_the_outputs_of_the_layers_that_were_asked_for(target: Path, teacher: Teacher) -> None:
     sequences = [corpus().ids_of(index) for index in range(3)]
     features, hidden = teacher.look(sequences)
+    from transformers import LlamaForCausalLM  # brings Triton, which tests/gpu must be the first to import
+
     model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
     expected, last = [], []
     for ids in sequences:

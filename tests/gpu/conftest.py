@@ -27,6 +27,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "runner")]  # for `noise_kernel` an
 def import_kernels() -> None:
     """What a kernel runs on is decided when it is imported; tests of other folders must find the process as it was."""
     if not ON_GPU:
+        # Triton's own functions, such as tl.cumsum, are decided then, too. Compiled ones would fail in every test.
+        assert "triton.language" not in sys.modules, "a test module that was collected before tests/gpu imports Triton"
         os.environ[INTERPRETER] = "1"
     for module in pkgutil.iter_modules(corymb.kernels.__path__):
         if module.name.startswith("triton_"):
