@@ -27,6 +27,11 @@ def other_keys(seeds: NDArray[np.uint64], indices: NDArray[np.int32]) -> NDArray
     return row_keys(seeds ^ _OTHER, indices)
 
 
+def seeds_of_step(seeds: NDArray[np.uint64], step: int) -> NDArray[np.uint64]:
+    """Seeds [N] of noise that these requests have in one step only."""
+    return _mix64(seeds + np.uint64((step + 1) * int(_OTHER) & 0xFFFFFFFFFFFFFFFF))
+
+
 def exponential(keys: Tensor, token_ids: Tensor) -> Tensor:
     """Returns standard exponential variates E > 0, float32 [N, K], for keys [N, 2] and int32 ids [K] or [N, K].
 

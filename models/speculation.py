@@ -31,8 +31,8 @@ class DraftTurn:
     table: Tensor  # int32 [num_rows, context_length], the page table
     full_to_sliding: Tensor | None
     temperature: Tensor  # float32 [R]; 0: drafts are the likeliest tokens
-    # int32 [R, num_drafts, 2], see kernels.noise: what the target itself would draw each place with, so that drafts of
-    # rows with a seed meet it as often as can be.
+    # int32 [R, num_drafts, 2], see kernels.noise. For rows with a seed what the target itself would draw each place
+    # with, so that drafts meet it as often as can be; for others noise that no other step has.
     keys: Tensor
 
 

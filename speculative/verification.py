@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corymb.kernels import acceptance
-from corymb.kernels.noise import other_keys, row_keys
+from corymb.kernels.noise import other_keys, row_keys, seeds_of_step
 from corymb.models.execution import UNUSABLE
 from corymb.models.locating import widen
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
@@ -154,15 +154,26 @@ def draft_turn(plan: StepPlan, target: Target, num_drafts: int) -> DraftTurn:
         table=target.rows.table,
         full_to_sliding=target.rows.full_to_sliding,
         temperature=place(np.where(random, settings.temperature[plan.rows], 0).astype(np.float32)),
-        keys=place(_keys(row_keys, target.sampler, plan.rows, plan.num_outputs, num_drafts)),
+        keys=place(_keys(row_keys, _draft_seeds(plan, target.sampler), plan.num_outputs, num_drafts)),
     )
 
 
-def _keys(make: "_MakeKeys", sampler: Sampler, rows: Int32, num_outputs: Int32, count: int) -> NDArray[np.int32]:
-    """Keys [R, count, 2] of the next `count` output tokens of rows."""
+def _draft_seeds(plan: StepPlan, sampler: Sampler) -> NDArray[np.uint64]:
+    """Seeds [R] of the noise that drafts are drawn with.
+
+    Rows that promised no tokens draw afresh in every step. A budget knows the confidence of earlier steps, and that
+    knows their drafts: with the same noise a place would be drafted again as the budget knows it.
+    """
+    settings = sampler.settings
+    seeds = settings.seeds[plan.rows]
+    return np.where(settings.seeded[plan.rows], seeds, seeds_of_step(seeds, plan.step))
+
+
+def _keys(make: "_MakeKeys", seeds: NDArray[np.uint64], num_outputs: Int32, count: int) -> NDArray[np.int32]:
+    """Keys [R, count, 2] of the next `count` output tokens of rows with `seeds` [R]."""
     indices = num_outputs[:, None] + np.arange(count, dtype=np.int32)
-    seeds = np.repeat(sampler.settings.seeds[rows], count)
-    return make(seeds, indices.reshape(-1).astype(np.int32)).reshape(len(rows), count, 2)
+    keys = make(np.repeat(seeds, count), indices.reshape(-1).astype(np.int32))
+    return keys.reshape(len(seeds), count, 2)
 
 
 class _MakeKeys(Protocol):
@@ -267,7 +278,7 @@ def _reject(
     if proposal.logits is not None:
         heat = place(sampler.settings.temperature[plan.rows[free]])
         proposed = (proposal.logits[where] / heat[:, None, None]).softmax(dim=2)
-    keys = place(_keys(other_keys, sampler, plan.rows[free], plan.num_outputs[free], width))
+    keys = place(_keys(other_keys, sampler.settings.seeds[plan.rows[free]], plan.num_outputs[free], width))
     accepted, last = acceptance.reject(chances.view(len(free), width, -1), proposed, drafts, place(windows[free]), keys)
     said = torch.cat((drafts, drafts[:, :1]), dim=1)
     said[torch.arange(len(free)), accepted] = last

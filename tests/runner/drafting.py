@@ -13,7 +13,7 @@ from corymb.models.features import Capture
 from corymb.models.precision import Precision
 from corymb.models.speculation import DraftTurn, Proposal, Seen, Setting
 from corymb.scheduler.plan import Int32, Opened, Sampled, StepPlan
-from corymb.speculative.verification import Verification
+from corymb.speculative.verification import Allotment, Verification
 
 Say = Callable[[list[int], int], Sequence[int]]  # what comes after these tokens, so many
 
@@ -63,39 +63,24 @@ class ScriptedDrafter:
             first += width
 
 
-class NoisyDrafter(ScriptedDrafter):
-    """Draws its drafts from distributions that have nothing to do with the target's."""
+class DrawingDrafter(ScriptedDrafter):
+    """Draws every draft from one distribution over the first token ids, and doubts a draft behind the last of them."""
 
-    def __init__(self, vocab_size: int, num_drafts: int, *, num_rows: int, seed: int = 0) -> None:
+    def __init__(self, chances: torch.Tensor, vocab_size: int, num_drafts: int, *, num_rows: int) -> None:
         super().__init__(lambda _, count: [0] * count, num_drafts, num_rows=num_rows)
-        self._vocab_size = vocab_size
-        self._generator = torch.Generator().manual_seed(seed)
+        self._logits = torch.full((vocab_size,), -torch.inf)
+        self._logits[: len(chances)] = chances.log()
+        self._doubted = len(chances) - 1
+        self.drawn_with: list[tuple[int, torch.Tensor]] = []  # noise keys [num_drafts, 2] behind so many known tokens
 
     def propose(self, turn: DraftTurn) -> Proposal:
-        shape = (len(turn.host_rows), self.num_drafts, self._vocab_size)
-        logits = torch.randn(shape, generator=self._generator) * 2
-        heat = turn.temperature[:, None, None].clamp(min=1e-6)
-        every_id = torch.arange(self._vocab_size, dtype=torch.int32)
-        noise = exponential(turn.keys.reshape(-1, 2), every_id).view(shape)
-        drawn = ((logits / heat).softmax(dim=2) / noise).argmax(dim=2)
-        return Proposal(torch.where(turn.temperature[:, None] > 0, drawn, logits.argmax(dim=2)), logits=logits)
-
-
-@dataclass
-class Drafts:
-    """A Speculation of a drafter that is made by a function of the number of rows."""
-
-    make_drafter: Callable[[int], ScriptedDrafter]
-    drafters: list[ScriptedDrafter] = field(default_factory=list)
-    num_drafts: int = 4
-    attention_specs: tuple[AttentionSpec, ...] = ()
-
-    def weights_bytes(self, precision: Precision) -> int:
-        return 0
-
-    def make(self, setting: Setting) -> Verification:
-        self.drafters.append(self.make_drafter(setting.cache.num_rows))
-        return Verification(self.drafters[-1], ForcedWindows())
+        noise = exponential(turn.keys.reshape(-1, 2), torch.arange(len(self._logits), dtype=torch.int32))
+        drafts = (self._logits.softmax(dim=0) / noise).argmax(dim=1).view(-1, self.num_drafts)
+        self.drawn_with += zip(turn.lengths.tolist(), turn.keys.clone(), strict=True)
+        confidence = torch.full(drafts.shape, 0.9)
+        confidence[:, 1:][drafts[:, :-1] == self._doubted] = 0.1
+        self.num_proposed += len(drafts)
+        return Proposal(drafts, logits=self._logits.expand(*drafts.shape, -1), confidence=confidence)
 
 
 class ForcedWindows:
@@ -108,6 +93,24 @@ class ForcedWindows:
 
     def allot(self, proposal: Proposal, most: Int32, budget: int | None) -> Int32:
         return np.array([self._chooser.randint(0, each) for each in most.tolist()], np.int32)
+
+
+@dataclass
+class Drafts:
+    """A Speculation of a drafter that is made by a function of the number of rows."""
+
+    make_drafter: Callable[[int], ScriptedDrafter]
+    drafters: list[ScriptedDrafter] = field(default_factory=list)
+    num_drafts: int = 4
+    attention_specs: tuple[AttentionSpec, ...] = ()
+    allotment: Allotment = field(default_factory=ForcedWindows)
+
+    def weights_bytes(self, precision: Precision) -> int:
+        return 0
+
+    def make(self, setting: Setting) -> Verification:
+        self.drafters.append(self.make_drafter(setting.cache.num_rows))
+        return Verification(self.drafters[-1], self.allotment)
 
 
 class ForcedBudgets:
