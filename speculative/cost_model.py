@@ -77,6 +77,8 @@ class CostModel:
         """A step of so many tokens took `verify_s` to verify; returns what had been expected."""
         (tier,) = self.tier(np.array([num_tokens])).tolist()
         plain = float(self.verify.at(tier)) * (1 + self.context_share * context)
+        if not plain > 0:
+            return 0.0  # a table may say that verifying costs nothing: there is no share of nothing to correct
         before = self._corrections.get(tier, 1.0)
         actual = min(max(verify_s / plain, 1 / WIDEST_CORRECTION), WIDEST_CORRECTION)
         self._corrections[tier] = before + MEMORY * (actual - before)

@@ -33,10 +33,18 @@ FORMAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "x"
 INVALID = json.dumps({"who": "Zed", "note": "longer", "code": "ab-1", "age": 121, "more": 1}, ensure_ascii=False)
 
 
+# Steps that cost the same whatever is verified in them: drafting pays, however busy the machine is.
+COSTS = {"bias_seconds": 1.0, "bs_probes": [1], "alpha_seconds": [0.001], "m_probes": [1], "theta_seconds": [0.001]}
+
+
 @pytest.fixture(scope="module", params=["compact", "static", "cap-accept"])
-def speculating(serving, request):
-    mode = ("--speculative-dspark-verify-mode", request.param)
-    with serving("corymb/tape", *COMMON, *SPECULATING, *mode) as server:
+def speculating(serving, request, tmp_path_factory):
+    flags = ["--speculative-dspark-verify-mode", request.param]
+    if request.param != "static":
+        table = tmp_path_factory.mktemp("costs") / "costs.json"
+        table.write_text(json.dumps(COSTS))
+        flags += ["--speculative-dspark-sps-table-path", str(table)]
+    with serving("corymb/tape", *COMMON, *SPECULATING, *flags) as server:
         yield server
 
 

@@ -116,3 +116,9 @@ def test_confidence_counts_two_steps_later() -> None:
     rows, most = np.array([1], np.int32), np.array([2], np.int32)
     budgets.learn(plan(5, rows, most), results(np.array([[0.001, 0.001]]), np.array([2]), np.array([2])))
     assert [budgets.budget(step, rows, rows, most) for step in (6, 7)] == [2, 0]
+
+
+def test_costs_of_nothing_stay_nothing() -> None:
+    costs = CostModel(0.001, line(start=0.0, slope=0.0), line(start=0.0, slope=0.0))
+    assert costs.learn(5, 10.0, 0.02) == 0.0
+    assert costs.step_s(1, np.array([4]), 0.0, drafts=True).tolist() == [0.001]
