@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -95,9 +95,14 @@ class Cache:
         return len(self.rows.free)
 
     def match(self, key: Key, limit: int) -> int:
-        """Returns how many of the first `limit` tokens `open` would find now, without what it would load from the host.
-        Leaves no trace."""
+        """Returns how many of the first `limit` tokens the device has now. Leaves no trace."""
         return self.tree.measure(key, self._usable(limit))
+
+    def promise(self, key: Key, limit: int) -> int:
+        """Returns how many of the first `limit` tokens `open` would find now, with what it would load from the host,
+        where that fits. Leaves no trace."""
+        on_host = self.host.tier.tree.measure(key, self._usable(limit)) if self.host else 0
+        return max(self.match(key, limit), on_host)
 
     def open(self, key: Key, limit: int, *, priority: int = 0) -> Lease | None:
         """Takes a row that starts with the longest cached prefix of the first `limit` tokens; None when no row is free.
@@ -241,8 +246,11 @@ class Cache:
         return component_usage(self)
 
     def picture(self, max_nodes: int) -> TreePicture:
-        """Returns the tree for people to look at, the nodes used last first."""
-        return picture(self.tree, max_nodes)
+        """Returns the tree for people to look at, the nodes used last first, and as many of the host's."""
+        shown = picture(self.tree, max_nodes)
+        if self.host is None:
+            return shown
+        return replace(shown, host=picture(self.host.tier.tree, max_nodes, tier="host"))
 
     def flush(self) -> bool:
         """Drops everything cached; returns False, and nothing has changed, while a lease is open."""

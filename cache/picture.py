@@ -2,13 +2,15 @@
 
 import heapq
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from corymb.cache.eviction import FULL
 from corymb.cache.node import Node
 
 if TYPE_CHECKING:
     from corymb.cache.tree import Tree
+
+TierName = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class NodePicture:
     age: int  # matches and inserts since it was last used
     hits: int  # finished requests that ran through it
     components: dict[str, int]  # tokens held, states for the recurrent one; a tombstone is left out
-    tier: str = "device"
+    tier: TierName = "device"  # the memory that its tree stands for
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +34,18 @@ class TreePicture:
     num_nodes: int  # in the tree, without the root
     truncated: bool  # whether there are more than the picture shows
     nodes: list[NodePicture] = field(default_factory=list)
+    host: "TreePicture | None" = None  # the second tier's tree, whose node ids are its own; None: there is none
 
 
-def picture(tree: "Tree", max_nodes: int) -> TreePicture:
+def picture(tree: "Tree", max_nodes: int, *, tier: TierName = "device") -> TreePicture:
     """The root and the `max_nodes` nodes used last, ancestors included."""
-    shown = [_picture_of(tree, tree.root)]
+    shown = [_picture_of(tree, tree.root, tier)]
     # A node was used at least as recently as anything below it, so the latest of all are found from the top.
     latest: list[tuple[int, int, Node]] = []
     _offer(latest, tree.root, max_nodes)
     while latest and len(shown) <= max_nodes:
         _, _, node = heapq.heappop(latest)
-        shown.append(_picture_of(tree, node))
+        shown.append(_picture_of(tree, node, tier))
         _offer(latest, node, max_nodes)
     return TreePicture(tree.num_nodes, truncated=len(shown) <= tree.num_nodes, nodes=shown)
 
@@ -53,7 +56,7 @@ def _offer(latest: list[tuple[int, int, Node]], node: Node, most: int) -> None:
         heapq.heappush(latest, entry)
 
 
-def _picture_of(tree: "Tree", node: Node) -> NodePicture:
+def _picture_of(tree: "Tree", node: Node, tier: TierName) -> NodePicture:
     sizes = {component.name: component.size(node) for component in tree.components}
     if "index" in sizes:
         sizes["index"] = sizes["full"]
@@ -65,4 +68,5 @@ def _picture_of(tree: "Tree", node: Node) -> NodePicture:
         age=tree.now - node.stamps[FULL],
         hits=node.hits,
         components={name: size for name, size in sizes.items() if size},
+        tier=tier,
     )

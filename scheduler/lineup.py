@@ -67,4 +67,4 @@ class Lineup:
     def _match(self, request: Request) -> int:
         if self._config.test_force_cache_miss:
             return 0
-        return self._cache.match(request.key, request.hit_limit())
+        return self._cache.promise(request.key, request.hit_limit())

@@ -115,6 +115,37 @@ def test_what_was_used_once_is_not_stored_by_the_selective_policy():
     assert desk.cache.host.moved.stored["full"] == 3
 
 
+@KINDS
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_what_is_promised_is_what_a_request_finds_on_either_side(kinds, page_size):
+    desk = Desk(config_of(kinds, page_size, "write_through"))
+    tokens = list(range(1, 8 * page_size + 1))
+    key, limit = Key(int32([*tokens, 0])), len(tokens)
+    assert desk.cache.promise(key, limit) == 0
+    desk.whole(tokens)
+    assert (desk.cache.match(key, limit), desk.cache.promise(key, limit)) == (limit, limit)
+    desk.forget()
+    assert (desk.cache.match(key, limit), desk.cache.promise(key, limit)) == (0, limit)
+    assert desk.cache.promise(key, 0) == 0
+    assert desk.cache.host.tier.tree.num_nodes, "to be asked leaves no trace"
+    assert desk.whole([*tokens, 0]) == limit
+
+
+def test_both_tiers_are_pictured_each_with_what_it_holds():
+    desk = Desk(config_of((), 1, "write_through"))
+    desk.whole([1, 2, 3, 4])
+    desk.whole([1, 2, 9])
+    desk.forget()
+    shown = desk.cache.picture(10)
+    assert [(node.length, node.tier) for node in shown.nodes] == [(0, "device")]
+    assert shown.host is not None
+    assert [node.components.get("full", 0) for node in shown.host.nodes] == [0, 2, 1, 2]
+    assert {node.tier for node in shown.host.nodes} == {"host"}
+    few = desk.cache.picture(1)
+    assert few.host is not None
+    assert (len(few.host.nodes), few.host.truncated) == (2, True)
+
+
 def test_nothing_is_stored_twice():
     desk = Desk(config_of(("sliding", "recurrent"), 1, "write_through"))
     tokens = list(range(1, 13))

@@ -115,6 +115,11 @@ def test_the_tree_can_be_looked_at(server, tmp_path):
         for name in metric(server, "corymb_tree_used_tokens")
     }
     assert held == metric(server, "corymb_tree_used_tokens")
+    assert (tree["host"] is not None) == server.has_host
+    if server.has_host:
+        on_host = sum(node["components"].get("full", 0) for node in tree["host"]["nodes"])
+        assert on_host == metric(server, "corymb_host_used_tokens")["full"]
+        assert {node["tier"] for node in tree["host"]["nodes"]} == {"host"}
     few = server.client.get("/debug/tree?max_nodes=3").json()
     assert (len(few["nodes"]), few["truncated"]) == (4, True)
     draw = [sys.executable, str(ROOT / "benchmarks/draw_tree.py"), server.url, str(tmp_path / "tree.svg")]

@@ -5,6 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from corymb.cache.config import HostConfig
 from corymb.cache.key import Key
 from corymb.scheduler import order
 from corymb.scheduler.beginnings import Beginnings
@@ -188,6 +189,22 @@ def test_requests_with_the_same_beginning_wait_for_the_first_of_them():
     assert bench.of("r0")[0].num_cached_tokens == 0
     assert bench.of("r1")[0].num_cached_tokens == bench.of("r2")[0].num_cached_tokens == len(beginning)
     assert bench.order()[:2] == ["r0", "other"]
+
+
+def test_what_only_the_host_has_comes_before_what_nobody_has():
+    beginning = b"a beginning that the device has forgotten "
+    sizes = {"num_full_tokens": 128, "host": HostConfig(num_full_tokens=512)}
+    bench = Bench(schedule_policy="lpm", overlap_depth=0, cache=sizes)
+    bench.send(generate("first", beginning + b"1"))
+    bench.finish()
+    bench.cache.execute(bench.cache.tree.evict({"full": 128}))
+    assert bench.cache.tree.num_nodes == 0
+    bench.send(generate("other", b"x" * 60), generate("again", beginning + b"2"))
+    bench.finish()
+    assert bench.order() == ["first", "again", "other"]
+    assert bench.of("again")[0].num_cached_tokens == len(beginning)
+    for rid in bench.sent:
+        bench.check_exact(rid)
 
 
 def slow_dfs_weight(keys, matched):
