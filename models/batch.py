@@ -8,7 +8,7 @@ from torch import Tensor
 from corymb.kernels.attention import RaggedLayout
 from corymb.models.placement import Place
 from corymb.models.rows import Rows
-from corymb.scheduler.plan import StepPlan
+from corymb.scheduler.plan import Int32, StepPlan
 
 
 def build_layout(plan: StepPlan, rows: Rows, place: Place) -> RaggedLayout:
@@ -34,6 +34,29 @@ def build_layout(plan: StepPlan, rows: Rows, place: Place) -> RaggedLayout:
         host_widths=plan.widths,
         host_starts=plan.starts,
         state_slots=None if plan.states is None else place(plan.states.slots.astype(np.int64)),
+    )
+
+
+def lay_out(
+    rows: Int32, widths: Int32, starts: Int32, *, table: Tensor, full_to_sliding: Tensor | None, place: Place
+) -> RaggedLayout:
+    """The next `widths` tokens of table rows that stand at `starts`, in the slots that the table has for them."""
+    offsets = np.concatenate(([0], np.cumsum(widths))).astype(np.int32)
+    positions = (np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], widths)).astype(np.int64)
+    slots = table[place(np.repeat(rows, widths).astype(np.int64)), place(positions)].long()
+    return RaggedLayout(
+        rows=place(rows),
+        widths=place(widths),
+        starts=place(starts),
+        offsets=place(offsets),
+        positions=place(positions),
+        slots=slots,
+        sliding_slots=None if full_to_sliding is None else full_to_sliding[slots].long(),
+        table=table,
+        full_to_sliding=full_to_sliding,
+        host_rows=rows,
+        host_widths=widths,
+        host_starts=starts,
     )
 
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
@@ -25,38 +25,38 @@ def silent(what: str, done: int, total: int) -> None:
 @contextmanager
 def bars() -> Iterator[OnProgress]:
     """Draws one bar on standard error for each piece of work; the last one is closed on leaving."""
-    board = _Board()
+    board = Board(
+        unit="B", unit_scale=True, unit_divisor=1024, mininterval=TERMINAL_S if sys.stderr.isatty() else LOG_S
+    )
     try:
         yield board.show
     finally:
         board.close()
 
 
-class _Board:
-    """Owns the bar that is drawn now."""
+class Board:
+    """Owns the bar that is drawn now: one for each piece of work."""
 
-    def __init__(self) -> None:
+    def __init__(self, **looks: Any) -> None:
+        """`looks`: what tqdm is told of every bar."""
+        self._looks = looks
         self._what = ""
         self._bar: tqdm | None = None
 
-    def show(self, what: str, done: int, total: int) -> None:
+    def show(self, what: str, done: int, total: int, detail: str = "") -> None:
+        """Draws how far a piece of work is; `detail` stands behind."""
         if self._bar is None or what != self._what:
             self.close()
             self._what = what
-            self._bar = tqdm(
-                desc=what,
-                total=total,
-                unit="B",
-                unit_scale=True,
-                unit_divisor=1024,
-                dynamic_ncols=True,
-                mininterval=TERMINAL_S if sys.stderr.isatty() else LOG_S,
-            )
+            self._bar = tqdm(desc=what, total=total, dynamic_ncols=True, **self._looks)
+        if detail:
+            self._bar.set_postfix_str(detail, refresh=False)
         self._bar.update(done - self._bar.n)
         if done >= total:
             self.close()
 
     def close(self) -> None:
+        """Leaves the bar as it is."""
         if self._bar is not None:
             self._bar.close()
         self._bar = None

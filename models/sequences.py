@@ -1,15 +1,17 @@
 """Ragged layouts and pools made by hand, without a scheduler or a tree."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
+from corymb.models.batch import lay_out
 from corymb.models.features import Capture
 from corymb.models.model import Batch, Model
+from corymb.models.placement import Place
 from corymb.models.pools import kv_layer
 from corymb.models.states import StateSpec
 
@@ -57,25 +59,15 @@ class Sequences:
     def layout(self, rows: Sequence[int], widths: Sequence[int]) -> RaggedLayout:
         """The next `widths` tokens of these rows."""
         host_rows, host_widths = np.array(rows, np.int32), np.array(widths, np.int32)
-        starts = self.lengths[host_rows]
-        positions = np.concatenate([np.arange(s, s + w) for s, w in zip(starts, host_widths, strict=True)])
-        of_token = torch.from_numpy(np.repeat(host_rows, host_widths)).long()
-        slots = self.table[of_token, torch.from_numpy(positions)].long()
-        return RaggedLayout(
-            rows=torch.from_numpy(host_rows),
-            widths=torch.from_numpy(host_widths),
-            starts=torch.from_numpy(starts),
-            offsets=torch.from_numpy(np.concatenate(([0], np.cumsum(host_widths))).astype(np.int32)),
-            positions=torch.from_numpy(positions).long(),
-            slots=slots,
-            sliding_slots=self.full_to_sliding[slots].long(),
+        made = lay_out(
+            host_rows,
+            host_widths,
+            self.lengths[host_rows],
             table=self.table,
             full_to_sliding=self.full_to_sliding,
-            host_rows=host_rows,
-            host_widths=host_widths,
-            host_starts=starts,
-            state_slots=torch.from_numpy(host_rows).long(),
+            place=Place(self.table.device),
         )
+        return replace(made, state_slots=torch.from_numpy(host_rows).long())
 
     def step(
         self, model: Model, attention: Attention, tokens: dict[int, Sequence[int]], *, capture: Capture | None = None

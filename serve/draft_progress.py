@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from tqdm import tqdm
+from corymb.models.progress import Board
+from corymb.speculative.training_run import OnProgress
 
 EVERY_S = 10.0
 
@@ -28,32 +29,6 @@ class Lines:
         print(f"{what}: {done:,} of {total:,}" + (f", {detail}" if detail else ""), file=self._out, flush=True)
 
 
-class Bars:
-    """Draws one bar for each piece of work."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._what = ""
-        self._bar: tqdm | None = None
-
-    def __call__(self, what: str, done: int, total: int, detail: str = "") -> None:
-        """See speculative.training_run.OnProgress."""
-        if self._bar is None or what != self._what:
-            self.close()
-            self._what = what
-            self._bar = tqdm(desc=what, total=total, file=self._out, dynamic_ncols=True)
-        self._bar.set_postfix_str(detail, refresh=False)
-        self._bar.update(done - self._bar.n)
-        if done >= total:
-            self.close()
-
-    def close(self) -> None:
-        """Leaves the bar as it is."""
-        if self._bar is not None:
-            self._bar.close()
-        self._bar, self._what = None, ""
-
-
-def progress(out: TextIO = sys.stderr) -> Lines | Bars:
+def progress(out: TextIO = sys.stderr) -> OnProgress:
     """What suits the stream."""
-    return Bars(out) if out.isatty() else Lines(out)
+    return Board(file=out).show if out.isatty() else Lines(out)

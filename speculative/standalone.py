@@ -10,11 +10,13 @@ from torch import Tensor
 
 from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
 from corymb.kernels.torch_attention import TorchAttention
+from corymb.models.batch import lay_out
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.features import Capture
 from corymb.models.layers import attention_specs
 from corymb.models.load import load_model
 from corymb.models.model import Batch, Model
+from corymb.models.placement import Place
 from corymb.models.precision import Precision
 from corymb.models.sequences import NoPrompts
 from corymb.models.speculation import DraftTurn, Proposal, Seen, Setting
@@ -128,24 +130,5 @@ class ModelDrafter:
         return self._model.forward(batch)
 
     def _layout(self, rows: Int32, widths: Int32, starts: Int32, table: Tensor) -> RaggedLayout:
-        offsets = np.concatenate(([0], np.cumsum(widths))).astype(np.int32)
-        positions = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], widths)
-
-        def put(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(table.device)
-
-        slots = table[put(np.repeat(rows, widths).astype(np.int64)), put(positions.astype(np.int64))].long()
-        return RaggedLayout(
-            rows=put(rows),
-            widths=put(widths),
-            starts=put(starts),
-            offsets=put(offsets),
-            positions=put(positions.astype(np.int64)),
-            slots=slots,
-            sliding_slots=slots,
-            table=table,
-            full_to_sliding=self._same_slots,
-            host_rows=rows,
-            host_widths=widths,
-            host_starts=starts,
-        )
+        place = Place(table.device)
+        return lay_out(rows, widths, starts, table=table, full_to_sliding=self._same_slots, place=place)

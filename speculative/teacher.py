@@ -14,6 +14,7 @@ from torch import Tensor
 from corymb.cache.config import CacheConfig
 from corymb.kernels.attention import Attention, KVLayer, RaggedLayout
 from corymb.kernels.select import Wish
+from corymb.models.batch import lay_out
 from corymb.models.blueprint import Blueprint, OnProgress, read_blueprint
 from corymb.models.config import DecoderConfig
 from corymb.models.cuda_options import CudaOptions
@@ -101,27 +102,12 @@ class Teacher:
 
     def _layout(self, lengths: Sequence[int]) -> RaggedLayout:
         widths = np.array(lengths, np.int32)
-        offsets = np.concatenate(([0], np.cumsum(widths))).astype(np.int32)
-        rows = np.arange(len(widths), dtype=np.int32)
-        starts = np.zeros(len(widths), np.int32)
-        table = np.minimum(1 + offsets[:-1, None] + np.arange(widths.max()), offsets[-1]).astype(np.int32)
-        positions = np.arange(offsets[-1]) - np.repeat(offsets[:-1], widths)
-        slots = self._place(np.arange(1, offsets[-1] + 1, dtype=np.int64))
+        ends = np.cumsum(widths)
+        rows, starts = np.arange(len(widths), dtype=np.int32), np.zeros(len(widths), np.int32)
+        # One behind another from slot 1 on; what is behind a row's end is not read.
+        table = np.minimum((1 + ends - widths)[:, None] + np.arange(widths.max()), ends[-1]).astype(np.int32)
         place = self._place
-        return RaggedLayout(
-            rows=place(rows),
-            widths=place(widths),
-            starts=place(starts),
-            offsets=place(offsets),
-            positions=place(positions.astype(np.int64)),
-            slots=slots,
-            sliding_slots=None if self._to_sliding is None else slots,
-            table=place(table),
-            full_to_sliding=self._to_sliding,
-            host_rows=rows,
-            host_widths=widths,
-            host_starts=starts,
-        )
+        return lay_out(rows, widths, starts, table=place(table), full_to_sliding=self._to_sliding, place=place)
 
 
 def open_teacher(folder: Path, looking: Looking, on_progress: OnProgress = lambda *_: None) -> Teacher:
