@@ -95,7 +95,7 @@ def _text_of(param: str, where: str, content: object) -> str:
             raise _refusal(
                 where, f"holds a block of type {shown(block['type'])}, and this server takes text only", param
             )
-        texts.append(_string(where, block, "text"))
+        texts.append(_string(where, block, "text", param))
     return "".join(texts)
 
 
@@ -108,10 +108,10 @@ def _blocks(param: str, where: str, content: object) -> list[Block]:
     return content
 
 
-def _string(where: str, block: Block, name: str) -> str:
+def _string(where: str, block: Block, name: str, param: str = "messages") -> str:
     value = block.get(name)
     if not isinstance(value, str):
-        raise _refusal(where, f"must have a string as `{name}`, not {shown(value)}")
+        raise _refusal(where, f"must have a string as `{name}`, not {shown(value)}", param)
     return value
 
 

@@ -88,7 +88,7 @@ class Embeddings:
         self._fields = embedding_fields(info, settings)
         self._embed_fields = embed_fields(info, settings)
         self._classify_fields = classify_fields()
-        self._room = Room(info.context_length, clamp=False)
+        self._room = Room(info.context_length, clamp=False, prompt="input")
         self._encoder = PromptEncoder(parts.tokenizer, self._room)
 
     async def openai(self, call: Call) -> None:

@@ -8,7 +8,7 @@ from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.chatting import Chatting
-from corymb.serve.errors import invalid, shown
+from corymb.serve.errors import in_words_of, invalid, shown
 from corymb.serve.fields import Field, ignored, string
 from corymb.serve.ollama_answer import OllamaAnswer
 from corymb.serve.ollama_fields import (
@@ -57,12 +57,21 @@ class Ollama:
         if not values.get(prompt):
             await call.answer(200, encode(_loaded(kind, model)))
             return
-        chat = read_fields(self._chat_fields, chat_body(values), call, names=NAMES) | options
-        chat |= {name: values[name] for name in ("logprobs", "top_logprobs") if name in values}
-        raw = values["prompt"] if values.get("raw") else None
-        generation = await self._chatting.generation(chat, kind="ollama", limit="options.num_predict", raw=raw)
+        body, raw = chat_body(values), values["prompt"] if values.get("raw") else None
+        if raw is not None:
+            self._check_raw(values, call)
+        with in_words_of(NAMES if kind == "chat" else NAMES | {"messages": "prompt"}):
+            chat = read_fields(self._chat_fields, body, call) | options
+            chat |= {name: values[name] for name in ("logprobs", "top_logprobs") if name in values}
+            generation = await self._chatting.generation(chat, kind="ollama", limit="options.num_predict", raw=raw)
         answer = OllamaAnswer(kind, model, generation)
         await generate(call, self._parts, generation, answer, stream=values.get("stream", True))
+
+    def _check_raw(self, values: Json, call: Call) -> None:
+        if values.get("system"):
+            raise invalid("system", "has no place in a `raw` prompt: write it into `prompt`.")
+        if "think" in values:
+            call.ignored["think"] = None  # only a chat template could heed it
 
     def _options(self, values: Json, call: Call) -> Json:
         options = values.get("options", {})

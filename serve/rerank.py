@@ -8,7 +8,7 @@ from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chatting import Chatting
 from corymb.serve.engine import ServedModel
-from corymb.serve.errors import ApiError, invalid, shown
+from corymb.serve.errors import ApiError, in_words_of, invalid, shown
 from corymb.serve.fields import Field, boolean, integer, string
 from corymb.serve.generation import Generation
 from corymb.serve.labels import Labelled, label_logprobs, labelled, labelled_asks, softmax
@@ -61,7 +61,7 @@ class Rerank:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._fields = rerank_fields(parts.engine.info, parts.settings)
-        self._room = Room(parts.engine.info.context_length, clamp=False)
+        self._room = Room(parts.engine.info.context_length, clamp=False, prompt="documents")
         self._chatting = Chatting(parts)
 
     async def __call__(self, call: Call) -> None:
@@ -95,7 +95,8 @@ class Rerank:
         instruct = values.get("instruct", _INSTRUCT)
         asked = f"<Instruct>: {instruct}\n<Query>: {values['query']}\n<Document>: {document}"
         messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
-        rendered = await self._chatting.render(
-            {"messages": messages, "chat_template_kwargs": {"enable_thinking": False}}
-        )
+        with in_words_of({"messages": "documents"}):
+            rendered = await self._chatting.render(
+                {"messages": messages, "chat_template_kwargs": {"enable_thinking": False}}
+            )
         return await labelled(self._parts.tokenizer, rendered, LABELS, param="documents")

@@ -7,6 +7,7 @@ from corymb.serve.errors import ApiError, invalid, shown
 Item = dict[str, Any]
 MAX_ITEMS = 4096
 _MAX_PARTS = 1024
+_ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 
 
@@ -54,7 +55,9 @@ def _add_reasoning(chat: list[Item], where: str, item: Item) -> None:
 
 
 def _add_message(chat: list[Item], where: str, item: Item) -> None:
-    message = {"role": item.get("role"), "content": _text(where, item.get("content"))}
+    if item.get("role") not in _ROLES:
+        raise _refusal(where, f"has the role {shown(item.get('role'))}; the roles are {', '.join(_ROLES)}")
+    message = {"role": item["role"], "content": _text(where, item.get("content"))}
     if message["role"] == "assistant" and _is_only_reasoning(chat):
         chat[-1]["content"] = message["content"]
     else:
