@@ -37,7 +37,7 @@ MEMBERS = {
     "output_config": ("format", "effort"),
 }
 _MAX_TOOLS = 512
-_LEAST_BUDGET = 1024  # tokens; as Anthropic's API has it
+LEAST_BUDGET = 1024  # tokens; as Anthropic's API has it
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -94,7 +94,8 @@ def prompt_fields() -> list[Field]:
 
 def names(values: Mapping[str, Any]) -> dict[str, str]:
     """How a client calls what is read as a field of chat completions."""
-    told = "output_config.format" if values.get("output_config", {}).get("format") else "output_format"
+    inside = values.get("output_config", {}).get("format") is not None
+    told = "output_config.format" if inside or "output_format" not in values else "output_format"
     return _NAMES | {"response_format": told, "response_format.json_schema": told}
 
 
@@ -166,7 +167,7 @@ def _budget(thinking: Mapping[str, Any], max_tokens: int) -> int | None:
         return None
     if thinking["type"] != "enabled":
         raise invalid(param, f"needs `thinking.type` to be enabled, not {thinking['type']}.")
-    budget = read_integer(param, given, _LEAST_BUDGET, MAX_NEW_TOKENS)
+    budget = read_integer(param, given, LEAST_BUDGET, MAX_NEW_TOKENS)
     if budget >= max_tokens:
         raise invalid(param, f"must be less than the {max_tokens} of `max_tokens`, not {budget}: it is a part of them.")
     return budget
@@ -180,7 +181,7 @@ def _output(values: Mapping[str, Any]) -> dict[str, Any]:
         raise invalid("output_format", "is the older name of `output_config.format`: send one of them.")
     body: dict[str, Any] = {}
     name = names(values)["response_format"]
-    wanted = config.get("format") or values.get("output_format")
+    wanted = values.get("output_format") if config.get("format") is None else config["format"]
     if wanted is not None:
         if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
             raise invalid(name, f"must be an object of type json_schema, not {shown(wanted)}.")

@@ -35,7 +35,7 @@ def embedding_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Fie
         string("model", 256),
         _prompts("input", info, settings),
         integer("dimensions", 1, info.hidden_size or MAX_DIMENSIONS),
-        Field("encoding_format", f"one of {', '.join(_FORMATS)}", _read_format),
+        Field("encoding_format", f"one of {', '.join(_FORMATS)}", _read_format, schema={"enum": list(_FORMATS)}),
         boolean("add_special_tokens"),
         ignored("user", "not used"),
     ]

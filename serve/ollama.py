@@ -54,14 +54,16 @@ class Ollama:
         values = read_fields(self._fields[kind], await read_json(call, self._parts.settings), call)
         model = read_model(self._parts.engine.info, values, latest=True)
         options = self._options(values, call)
-        if not values.get(prompt):
-            await call.answer(200, encode(_loaded(kind, model)))
-            return
-        body, raw = chat_body(values), values["prompt"] if values.get("raw") else None
+        body, raw = chat_body(values), values.get("prompt", "") if values.get("raw") else None
         if raw is not None:
             self._check_raw(values, call)
+        if not values.get(prompt):
+            del body["messages"]
         with in_words_of(NAMES if kind == "chat" else NAMES | {"messages": "prompt"}):
             chat = read_fields(self._chat_fields, body, call) | options
+            if "messages" not in chat:
+                await call.answer(200, encode(_loaded(kind, model)))
+                return
             chat |= {name: values[name] for name in ("logprobs", "top_logprobs") if name in values}
             generation = await self._chatting.generation(chat, kind="ollama", limit="options.num_predict", raw=raw)
         answer = OllamaAnswer(kind, model, generation)
@@ -97,9 +99,8 @@ class Ollama:
         """POST /api/show: what a model is."""
         values = read_fields(self._show_fields, await read_json(call, self._parts.settings), call)
         info, settings, parsers = self._parts.engine.info, self._parts.settings, self._parts.parsers
-        if "name" in values:
-            values.setdefault("model", values["name"])  # its older name
-        read_model(info, values, latest=True)
+        for name in ("name", "model"):  # the first is the older name of the second
+            read_model(info, {"model": values[name]} if name in values else {}, latest=True)
         architecture = info.architecture
         answer = {
             "modified_at": _time(info.started_at),

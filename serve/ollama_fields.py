@@ -121,7 +121,7 @@ def _messages(values: Mapping[str, Any]) -> object:
 def _message(where: str, message: object) -> object:
     if not isinstance(message, dict):
         return message  # refused as any chat's
-    if message.get("images"):
+    if message.get("images") not in (None, []):
         raise ApiError(
             "invalid_value", f"`messages`: {where} has images, and this server takes text only.", param="messages"
         )

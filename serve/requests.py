@@ -61,8 +61,11 @@ def read_fields(
         field = fields.get(name)
         if field is None or field.treatment == "ignored":
             call.ignored[prefix + name] = None
-        if field is not None and field.read is not None and value is not None:
-            values[name] = field.read(prefix + name, value)
+        if field is None or field.read is None or value is None:
+            continue
+        read = field.read(prefix + name, value)
+        if field.treatment != "refused":  # what passes there is as good as nothing
+            values[name] = read
     return values
 
 

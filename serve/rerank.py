@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from corymb.serve import shapes
 from corymb.serve.answer import encode
 from corymb.serve.asks import Room, check_choices, rids
 from corymb.serve.body import read_json
@@ -17,6 +18,8 @@ from corymb.serve.requests import gather, new_rid, read_fields, read_model, requ
 from corymb.serve.settings import HttpSettings
 
 LABELS = ("yes", "no")
+_WORDS = {"type": "string", "minLength": 1}
+_DOCUMENT = shapes.either(_WORDS, shapes.record({"text": _WORDS}))
 _MAX_TEXT = 1 << 24  # characters; the body's limit comes first
 _INSTRUCT = "Given a web search query, retrieve relevant passages that answer the query"
 # The form that Qwen3-Reranker was trained on; any chat model can follow it.
@@ -31,7 +34,12 @@ def rerank_fields(_: ServedModel, settings: HttpSettings) -> dict[str, Field]:
     own = [
         string("model", 256),
         string("query", _MAX_TEXT, min_chars=1),
-        Field("documents", "list of texts, or of objects with a `text`", _documents(settings)),
+        Field(
+            "documents",
+            "list of texts, or of objects with a `text`",
+            _documents(settings),
+            schema=shapes.array(_DOCUMENT, minItems=1, maxItems=settings.max_choices),
+        ),
         string("instruct", _MAX_TEXT, min_chars=1),
         integer("top_n", 1, 2**31 - 1),
         boolean("return_documents"),

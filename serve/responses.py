@@ -45,7 +45,7 @@ class Responses:
         """POST /v1/responses."""
         values = read_fields(self._fields, await read_json(call, self._parts.settings), call)
         model = read_model(self._parts.engine.info, values)
-        keeps = self._keeps(values)
+        keeps = self._store is not None and values.get("store", True)
         items = self._history(values.get("previous_response_id"))
         if "input" not in values:
             raise ApiError("invalid_value", "`input` is required.", param="input")
@@ -61,13 +61,6 @@ class Responses:
             await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
         finally:
             self._running.discard(response["id"])
-
-    def _keeps(self, values: dict[str, Any]) -> bool:
-        if self._store is None and (values.get("store") or "previous_response_id" in values):
-            name = "store" if values.get("store") else "previous_response_id"
-            message = f"`{name}` is not supported: start the server with --enable-response-store."
-            raise ApiError("unsupported_parameter", message, param=name)
-        return self._store is not None and bool(values.get("store", True))
 
     def _history(self, previous: str | None) -> list[Item]:
         if previous is None:

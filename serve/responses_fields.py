@@ -32,11 +32,18 @@ _MAX_INCLUDES = 32
 _INCLUDES = (LOGPROBS, *_UNTOLD)
 _INCLUDE = {"type": "array", "items": {"enum": list(_INCLUDES)}, "maxItems": _MAX_INCLUDES}
 _MAX_PAIRS, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
+_METADATA = {
+    "type": "object",
+    "propertyNames": {"maxLength": _MAX_KEY_CHARS},
+    "additionalProperties": {"type": "string", "maxLength": _MAX_VALUE_CHARS},
+    "maxProperties": _MAX_PAIRS,
+}
 _MAX_INSTRUCTIONS = 1 << 24  # characters; the body's limit comes first
 
 
 def response_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
     """Every field of a response request that we know."""
+    about = f"object of at most {_MAX_PAIRS} short strings, which come back"
     own = [
         string("model", 256),
         translated("input", "text, or list of items: message, function_call, function_call_output, reasoning"),
@@ -51,11 +58,10 @@ def response_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Fiel
         translated("reasoning", "object: effort"),
         Field("include", f"list of {LOGPROBS}, and of others that add nothing here", _read_include, schema=_INCLUDE),
         integer("top_logprobs", 0, MAX_TOP_LOGPROBS),
-        Field("metadata", f"object of at most {_MAX_PAIRS} short strings, which come back", _read_metadata),
+        Field("metadata", about, _read_metadata, schema=_METADATA),
         integer("max_tool_calls", 1, 2**31 - 1),  # of tools that the server runs: none
         boolean("stream"),
-        boolean("store"),
-        string("previous_response_id", 128, min_chars=1),
+        *_store_fields(settings),
         translated("chat_template_kwargs", "object of template variables: text, numbers, booleans"),
     ]
     others = [
@@ -83,6 +89,13 @@ def response_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Fiel
     picks = [field for field in sampling_fields(info.vocab_size) if field.name != "n"]
     where = [field for field in request_fields(settings) if field.name != "rid"]
     return table(own, others, picks, where, structure_fields())
+
+
+def _store_fields(settings: HttpSettings) -> list[Field]:
+    if settings.enable_response_store:
+        return [boolean("store"), string("previous_response_id", 128, min_chars=1)]
+    why = "start the server with --enable-response-store"
+    return [refused("store", why, False), refused("previous_response_id", why)]
 
 
 def chat_body(values: Mapping[str, Any], items: list[Item]) -> dict[str, Any]:

@@ -149,6 +149,13 @@ REFUSED_DECISIONS = [
     ({"questions": [{"type": "choice", "question": "?", "options": ["a", 5]}]}, "questions"),
     ({"questions": [{"type": "choice", "question": "?", "options": [str(n) for n in range(27)]}]}, "questions"),
     ({"questions": [{"type": "score", "question": "?", "levels": 11}]}, "questions"),
+    ({"questions": [{"type": "score", "question": "?", "levels": 2.5}]}, "questions"),
+    ({"questions": [{**YES_NO, "yes": 0}]}, "questions"),
+    ({"questions": [{**YES_NO, "id": 5}]}, "questions"),
+    (
+        {"questions": [{"type": "choice", "question": "?", "options": [{"name": "a", "description": []}, "b"]}]},
+        "questions",
+    ),
     ({"questions": [{"type": "score", "question": "?", "levels": True}]}, "questions"),
     ({"questions": [{"type": "yes_no"}]}, "questions"),
     ({"questions": [YES_NO, YES_NO]}, "questions"),
@@ -163,6 +170,17 @@ REFUSED_DECISIONS = [
 def test_decisions_that_are_refused(tape_server, fields, param) -> None:
     body = {"input": "x", "questions": [YES_NO], **fields}
     refused(post(tape_server, "/v1/decisions", body), 400, param=param)
+
+
+def test_what_is_null_is_not_set(tape_server) -> None:
+    unset = {"id": None, "yes": None, "no": None}
+    bodies = [
+        {"input": "x", "questions": [{"type": "yes_no", "question": "?", **more}, {**SCORE, "levels": levels}]}
+        for more, levels in (({}, 3), (unset, 3.0))
+    ]
+    first, second = (ok(post(tape_server, "/v1/decisions", body))["decisions"] for body in bodies)
+    assert first == second
+    assert first[0]["id"] == "0"
 
 
 # Ranks.
