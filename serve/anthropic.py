@@ -46,7 +46,7 @@ class Anthropic:
         await call.answer(200, encode({"input_tokens": len(rendered.token_ids)}))
 
     def _chat_values(self, values: dict[str, Any], call: Call) -> dict[str, Any]:
-        thinks = bool(self._parts.parsers.reasoning_end_ids)
+        thinks = bool(self._parts.parsers.mark_ids.closing)
         chat = read_fields(self._chat_fields, chat_body(values, limits_thinking=thinks), call, names=NAMES)
         name_ignored_members(call, values, MEMBERS | ({"thinking": ("type", "budget_tokens")} if thinks else {}))
         chat |= {name: values[name] for name in _SHARED if name in values}
