@@ -28,7 +28,8 @@ Where to read, by what you look for:
                  json_reading, python_reading, values) → behind_calls → spoken → events
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
     drafts       cli → draft_command (draft_flags, draft_speech, draft_progress): made and judged without a server
-    for people   page, its files in web/; for programs: openapi, from operations (answer_schemas)
+    for people   page, its files in web/
+    for programs openapi, from operations (request_schemas, answer_schemas; shapes)
 
 The main and the detokenizer process never import torch.
 """

@@ -9,7 +9,7 @@ from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.chatting import Chatting
-from corymb.serve.errors import ApiError, shown
+from corymb.serve.errors import ApiError, in_words_of, shown
 from corymb.serve.generation import Generation
 from corymb.serve.parts import Parts
 from corymb.serve.requests import generate, name_ignored_members, new_rid, now_s, read_fields, read_model
@@ -22,7 +22,8 @@ _PREFIX = "/v1/responses/"
 # Fields with other names or values in a chat completion; all others pass.
 _OWN = {
     *("model", "input", "instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls", "text"),
-    *("reasoning", "include", "top_logprobs", "metadata", "stream", "store", "previous_response_id"),
+    *("reasoning", "include", "top_logprobs", "metadata", "stream", "store"),
+    *("previous_response_id", "max_tool_calls"),
 }
 # What clients expect of every tool that an answer repeats.
 _UNTOLD = {"description": None, "parameters": None, "strict": None}
@@ -44,13 +45,14 @@ class Responses:
         """POST /v1/responses."""
         values = read_fields(self._fields, await read_json(call, self._parts.settings), call)
         model = read_model(self._parts.engine.info, values)
-        keeps = self._keeps(values)
+        keeps = self._store is not None and values.get("store", True)
         items = self._history(values.get("previous_response_id"))
         if "input" not in values:
             raise ApiError("invalid_value", "`input` is required.", param="input")
         new_items = read_items(values["input"])
         chat = self._chat_values(values, [*items, *new_items], call)
-        generation = await self._chatting.generation(chat, kind="resp", limit="max_output_tokens")
+        with in_words_of(NAMES):
+            generation = await self._chatting.generation(chat, kind="resp", limit="max_output_tokens")
         response = _response(generation, values, chat, model) | {"store": keeps}
         keep = self._keeper(items, new_items) if keeps else _forget
         answer = ResponsesAnswer(response, generation.usage, keep)
@@ -59,13 +61,6 @@ class Responses:
             await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
         finally:
             self._running.discard(response["id"])
-
-    def _keeps(self, values: dict[str, Any]) -> bool:
-        if self._store is None and (values.get("store") or "previous_response_id" in values):
-            name = "store" if values.get("store") else "previous_response_id"
-            message = f"`{name}` is not supported: start the server with --enable-response-store."
-            raise ApiError("unsupported_parameter", message, param=name)
-        return self._store is not None and bool(values.get("store", True))
 
     def _history(self, previous: str | None) -> list[Item]:
         if previous is None:
@@ -84,7 +79,9 @@ class Responses:
         return keep
 
     def _chat_values(self, values: dict[str, Any], items: list[Item], call: Call) -> dict[str, Any]:
-        chat = read_fields(self._chat_fields, chat_body(values, items), call, names=NAMES)
+        body = chat_body(values, items)
+        with in_words_of(NAMES):
+            chat = read_fields(self._chat_fields, body, call)
         name_ignored_members(call, values, MEMBERS)
         chat |= {name: value for name, value in values.items() if name not in _OWN and name not in chat}
         chat["rid"] = new_rid("resp").replace("-", "_")
@@ -93,8 +90,7 @@ class Responses:
         include = values.get("include", [])
         if LOGPROBS in include or values.get("top_logprobs"):
             chat |= {"logprobs": True, "top_logprobs": values.get("top_logprobs", 0)}
-        if any(name != LOGPROBS for name in include):
-            call.ignored["include"] = None
+        call.ignored |= {f"include.{name}": None for name in include if name != LOGPROBS}
         return chat
 
     # What was kept.
@@ -156,7 +152,7 @@ def _response(generation: Generation, values: dict[str, Any], chat: dict[str, An
         "incomplete_details": None,
         "instructions": values.get("instructions"),
         "max_output_tokens": values.get("max_output_tokens"),
-        "max_tool_calls": None,
+        "max_tool_calls": values.get("max_tool_calls"),
         "metadata": values.get("metadata", {}),
         "model": model,
         "output": [],

@@ -166,6 +166,11 @@ REFUSED = [
     ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": 1}}, "disable_parallel_tool_use"),
     ({"thinking": True}, "thinking"),
     ({"output_config": 5}, "output_config"),
+    ({"output_config": {"format": {}}}, "output_config.format"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "is_error": 1}]}]},
+        "is_error",
+    ),
     ({"output_format": {"type": "regex"}}, "json_schema"),
     ({"mcp_servers": [{}]}, "mcp_servers"),
     ({"container": "x"}, "container"),

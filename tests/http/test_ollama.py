@@ -160,6 +160,9 @@ REFUSED = [
     ("chat", {"messages": [{"role": "wizard", "content": "q"}]}, "messages"),
     ("chat", {"messages": [{"role": "user", "content": "q", "images": ["x"]}]}, "text only"),
     ("chat", {"tools": 5}, "tools"),
+    ("chat", {"messages": [{"role": "user", "content": "q", "images": {}}]}, "text only"),
+    ("chat", {"messages": [], "think": 5}, "think"),
+    ("generate", {"prompt": "", "format": "xml"}, "format"),
     ("generate", {"images": ["x"]}, "images"),
     ("generate", {"suffix": "x"}, "suffix"),
     ("generate", {"template": "x"}, "template"),
@@ -205,6 +208,12 @@ def test_what_clients_ask_of_a_server(tape_server) -> None:
     assert [value for name, value in shown.modelinfo.items() if name.endswith("context_length")] == [1 << 17]
     assert set(tape_server.client.get("/api/version").json()) == {"version"}
     assert tape_server.client.get("/api/nope").json() == {"error": "There is no such route."}
+
+
+def test_a_model_is_shown_by_its_older_field_too(tape_server) -> None:
+    assert ok(post(tape_server, "/api/show", {"name": "tape"})) == ok(post(tape_server, "/api/show", {"model": "tape"}))
+    for names in ({"name": "nope"}, {"model": "tape", "name": "nope"}, {"model": "nope", "name": "tape"}):
+        assert post(tape_server, "/api/show", names).status_code == 404
 
 
 def test_an_engine_that_dies_ends_the_stream_with_an_error() -> None:

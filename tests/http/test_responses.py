@@ -127,7 +127,10 @@ def test_what_has_no_effect_is_named(tape_server) -> None:
         "text": {"verbosity": "low", "format": {"type": "text"}},
     }
     response = ask(tape_server, include=["reasoning.encrypted_content"], user="me", **inside)
-    assert response.headers["x-ignored-fields"] == "user, text.verbosity, reasoning.summary, include"
+    assert (
+        response.headers["x-ignored-fields"]
+        == "user, text.verbosity, reasoning.summary, include.reasoning.encrypted_content"
+    )
 
 
 # Conversations.
@@ -290,8 +293,8 @@ REFUSED = [
     ({"metadata": {"a": 5}}, "metadata"),
     ({"metadata": {str(n): "" for n in range(17)}}, "metadata"),
     ({"text": 5}, "text"),
-    ({"text": {"format": 5}}, "text"),
-    ({"text": {"format": {"type": "xml"}}}, "text"),
+    ({"text": {"format": 5}}, "text.format"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format"),
     ({"reasoning": 5}, "reasoning"),
     ({"include": "x"}, "include"),
     ({"tools": 5}, "tools"),
@@ -315,7 +318,7 @@ def test_requests_that_are_refused(tape_server, fields, param) -> None:
 def test_a_format_without_a_schema_is_told_in_the_words_of_this_route(tape_server) -> None:
     nested = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}  # as in a chat completion
     for wanted in ({"type": "json_schema"}, nested):
-        error = refused(ask(tape_server, text={"format": wanted}), 400, param="text")
+        error = refused(ask(tape_server, text={"format": wanted}), 400, param="text.format")
         assert '{"type": "json_schema", "name": …, "schema": {…}}' in error["message"]
 
 
