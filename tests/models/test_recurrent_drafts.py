@@ -6,19 +6,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import random_drafts
 import torch
 from by_loop import FakePort, serve_rounds
-from drafting import Drafts, ForcedBudgets, ScriptedDrafter
+from drafting import Drafts, ForcedBudgets, ForcedWindows, ScriptedDrafter
+from recording import Recorded
 from test_families import CASES, make_reference
 from test_recurrent_config import FALCON_H1_05B, LFM2_12B, QWEN3_NEXT_80B, QWEN35_VISION, decoder_of
 from test_recurrent_exactness import prompts
 
+from corymb.models.architectures import read_config
 from corymb.models.mixers import record_specs, state_specs
+from corymb.models.speculation import Speculation
 from corymb.scheduler.messages import Generate, Sampling
 from corymb.scheduler.windows import FullWindows
+from corymb.speculative.block_speculation import read_block_speculation
 from corymb.speculative.ngram import NgramSpeculation
+from corymb.speculative.standalone import read_standalone
 
-FAMILIES = ("qwen3-next", "qwen3.5", "falcon-h1, multiplied", "lfm2")
+FAMILIES = ("qwen3-next", "falcon-h1, multiplied", "lfm2")
 VARIANTS: dict[str, dict[str, object]] = {
     "snapshots every 64": {"state_interval": 64},
     "pages of 16, small pool": {"page_size": 16, "max_total_tokens": 900, "max_running_requests": 3},
@@ -98,7 +104,7 @@ def test_drafts_change_no_token(saved: Callable[[str], Path], family: str, varia
         assert sum(cached(ports[1])) > 200, "a turn found little of the one before"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3.5"])
 def test_drafts_from_what_was_said_change_no_token(saved: Callable[[str], Path], family: str) -> None:
     turns, answers = plain(saved(family))
     options = {"speculation": NgramSpeculation(NUM_DRAFTS), "windows": FullWindows(NUM_DRAFTS), "state_interval": 64}
@@ -118,3 +124,38 @@ def test_records_take_less_than_snapshots(tmp_path: Path, config: dict[str, obje
         f"{config['architectures']}: 8 snapshots {of_state:,} bytes, records {of_record:,}, {of_state / of_record:.1f}"
     )
     assert of_state >= least * of_record
+
+
+SMALL = {"vocab_size": random_drafts.VOCAB, "hidden_size": random_drafts.HIDDEN, "num_hidden_layers": 4}
+SHORT = {"num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.fixture(scope="module", params=["qwen3-next", "falcon-h1", "lfm2"])
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target that random drafts are for."""
+    family, changes = CASES[request.param]
+    path = tmp_path_factory.mktemp("small")
+    make_reference(family, {**changes, **SMALL, **SHORT}).save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["DSPARK", "DFLASH", "STANDALONE"])
+def test_models_that_draft_change_no_token(tmp_path: Path, small: Path, kind: str) -> None:
+    turns = [prompts()[::4]] * 2
+    speculation: Speculation
+    match kind:
+        case "STANDALONE":
+            draft = random_drafts.write_target(tmp_path)
+            speculation = read_standalone(draft, read_config(small), context_length=256, num_drafts=3)
+        case "DFLASH":
+            random_drafts.write(tmp_path, random_drafts.dflash(), random_drafts.tensors(markov=None, confidence=False))
+            speculation = read_block_speculation(tmp_path, "DFLASH", read_config(small))
+        case _:
+            random_drafts.write(tmp_path, random_drafts.deepspec(), random_drafts.tensors())
+            speculation = read_block_speculation(tmp_path, "DSPARK", read_config(small))
+    recorded = Recorded(speculation, ForcedWindows())
+    variant = {"state_interval": 64, "chunked_prefill_size": 64}
+    options = variant | {"speculation": recorded, "windows": FullWindows(speculation.num_drafts)}
+    answers = [said(port) for port in talk(small, turns, variant)]
+    assert [said(port) for port in talk(small, turns, options)] == answers
+    assert len(recorded.records) > 50
