@@ -32,6 +32,7 @@ from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.precision import Precision, resolve_precision
+from corymb.models.records import make_states
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
@@ -47,7 +48,6 @@ from corymb.models.sizing import (
     size_pools,
 )
 from corymb.models.speculation import Setting, Speculation
-from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks
 from corymb.scheduler.plan import Runner
 
@@ -216,9 +216,11 @@ def _refuse_unused(options: RunnerOptions, blueprint: Blueprint) -> None:
 
 def _refuse_drafts(options: RunnerOptions, blueprint: Blueprint, *, on_gpu: bool) -> None:
     """Where speculation does not work yet, it says so."""
-    if blueprint.state_specs:
-        name = blueprint.config.architecture
-        raise UnsupportedModel(f"{name} carries recurrent state, which --speculative-algorithm cannot take back yet.")
+    if on_gpu and blueprint.state_specs:
+        raise UnsupportedModel(
+            f"{blueprint.config.architecture} carries recurrent state, which --speculative-algorithm takes back on a "
+            "CPU so far; use --device cpu or leave it out."
+        )
     if on_gpu:
         raise UnsupportedModel("--speculative-algorithm works on a CPU so far; use --device cpu or leave it out.")
     if options.ranks:
@@ -288,6 +290,7 @@ def _sizes(
         sliding_ratio=SLIDING_RATIO if options.sliding_ratio is None else options.sliding_ratio,
         state_ratio=STATE_RATIO if options.state_ratio is None else options.state_ratio,
         max_states=options.max_states,
+        num_records=(options.max_running_requests + 1) * _most_recorded(options.speculation),
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else _host_memory(options.ranks)
     return size_pools(costs.of_tokens, _window(blueprint), request, find_room(memory, costs.weights_bytes, share))
@@ -305,7 +308,7 @@ def _host_memory(ranks: Ranks | None) -> Memory:
 def _least(sizes: PoolSizes, host: GlooGroup, cost: TokenBytes) -> PoolSizes:
     """What every rank has room for: all keep the same tokens."""
     full, sliding, states = host.least([sizes.num_full_tokens, sizes.num_sliding_tokens, sizes.num_states])
-    return PoolSizes(full, sliding, states, cost)
+    return PoolSizes(full, sliding, states, cost, sizes.num_records)
 
 
 def _window(blueprint: Blueprint) -> int | None:
@@ -357,7 +360,7 @@ def _execution(
     specs = [*own, *drafted]
     pools = allocate(specs, config, dtype=dtype, place=place)
     sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=load.group)
-    states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place) if model.state_specs else None
+    states = make_states(model, config, dtype, place, num_recorded=_most_recorded(speculation))
     host = make_host_pools(specs, pools, states.pools if states else (), config, place)
     return Execution(
         model,
@@ -369,6 +372,11 @@ def _execution(
         host=host,
         speculator=speculation.make(Setting(model, config, pools[len(own) :], load, place)) if speculation else None,
     )
+
+
+def _most_recorded(speculation: Speculation | None) -> int:
+    """Tokens of a row and step that may be taken back: the drafts, and the one that they follow."""
+    return speculation.num_drafts + 1 if speculation else 0
 
 
 def _pools_detail(sizes: PoolSizes, dtype: torch.dtype) -> str:

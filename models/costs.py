@@ -24,9 +24,12 @@ def costs_of(
     blueprint: Blueprint, speculation: Speculation | None, precision: Precision, pool_dtype: torch.dtype
 ) -> Costs:
     """Costs of a model that is not loaded yet."""
-    state_bytes = sum(spec.size_bytes(TORCH_DTYPES[precision.compute]) for spec in blueprint.state_specs)
+    dtype = TORCH_DTYPES[precision.compute]
+    state, record = (
+        sum(spec.size_bytes(dtype) for spec in specs) for specs in (blueprint.state_specs, blueprint.record_specs)
+    )
     specs, weights_bytes = [*blueprint.attention_specs], blueprint.weights_bytes
     if speculation:
         specs += speculation.attention_specs
         weights_bytes += speculation.weights_bytes(precision)
-    return Costs(replace(token_bytes(specs, pool_dtype), state=state_bytes), weights_bytes)
+    return Costs(replace(token_bytes(specs, pool_dtype), state=state, record=record), weights_bytes)

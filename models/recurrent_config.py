@@ -38,6 +38,11 @@ class DeltaNetConfig:
         """The recurrent state of a sequence."""
         return (self.num_value_heads, self.key_dim, self.value_dim)
 
+    @property
+    def record_size(self) -> int:
+        """Numbers that a token needs to be taken through the states again."""
+        return self.num_channels + 2 * self.num_value_heads
+
     def tensors(self, hidden_size: int) -> dict[str, Shape]:
         """All tensors of the layer, by name within it."""
         shapes: dict[str, Shape] = {}
@@ -90,6 +95,11 @@ class Mamba2Config:
         """The recurrent state of a sequence."""
         return (self.num_heads, self.state_size, self.head_dim)
 
+    @property
+    def record_size(self) -> int:
+        """Numbers that a token needs to be taken through the states again."""
+        return self.num_channels + self.num_heads
+
     def tensors(self, hidden_size: int) -> dict[str, Shape]:
         """All tensors of the layer, by name within it."""
         num_outputs = self.size + self.num_channels + self.num_heads
@@ -116,6 +126,11 @@ class ShortConvolutionConfig:
     def matrix(self) -> None:
         """No state but the convolution's."""
         return
+
+    @property
+    def record_size(self) -> int:
+        """Numbers that a token needs to be taken through the states again."""
+        return self.num_channels
 
     def tensors(self, hidden_size: int) -> dict[str, Shape]:
         """All tensors of the layer, by name within it."""
