@@ -14,7 +14,7 @@ class Draw:
 
     def __init__(self, turn: DraftTurn, token_ids: Tensor | None, count: int) -> None:
         """`token_ids`: the target's ids of the `count` tokens that can be drafted; None: their own places."""
-        self._random = (turn.temperature > 0).nonzero()[:, 0]
+        self._random = turn.random
         self.any_random = len(self._random) > 0
         self._temperature = turn.temperature[self._random, None]
         self._keys = turn.keys[self._random]

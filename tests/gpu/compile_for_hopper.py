@@ -16,11 +16,13 @@ import torch  # noqa: E402
 
 from corymb.kernels import triton_experts, triton_linear, triton_steps  # noqa: E402
 from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, IndexSpec, KVLayer, RaggedLayout  # noqa: E402
+from corymb.kernels.block_attention import BlockHeads, Contexts  # noqa: E402
 from corymb.kernels.recurrence import Convolution, DeltaRule, GatedNorm, StateSpace  # noqa: E402
 from corymb.kernels.routing import SWIGLU, Gating, Routing  # noqa: E402
 from corymb.kernels.sampling import Draws  # noqa: E402
 from corymb.kernels.triton_all_reduce import PickRows, SumRows  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
+from corymb.kernels.triton_block_attention import TritonBlocks  # noqa: E402
 from corymb.kernels.triton_distillation import TritonDistillation  # noqa: E402
 from corymb.kernels.triton_gather import gather_heads  # noqa: E402
 from corymb.kernels.triton_indices import gather_slots  # noqa: E402
@@ -81,6 +83,16 @@ def attend(spec: AttentionSpec, widths: list[int], kv_dtype: torch.dtype, *, det
     attention.run_joined(heads, changes, spec, KVLayer(pool, pool))
     q, k, v = heads.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
     attention.run(q, k, v, spec, KVLayer(pool, pool))
+
+
+def attend_blocks() -> None:
+    """The block of a draft, of an 8B model's shape and of the demo model's, sliding layers among them."""
+    for spec, num_slots in ((LLAMA, 7), (SMOLLM, 5), (replace(LLAMA, window=128), 16)):
+        blocks, pool = TritonBlocks(LAUNCH), zeros(64, spec.num_kv_heads, spec.head_dim)
+        blocks.plan(Contexts(zeros(9, 256, dtype=torch.int32), torch.arange(4), zeros(4, dtype=torch.int32)))
+        keys = zeros(4, num_slots, spec.num_kv_heads, spec.head_dim)
+        heads = BlockHeads(zeros(4, num_slots, spec.num_heads, spec.head_dim), keys, keys)
+        blocks.attend(heads, KVLayer(pool, pool), spec=spec, causal=spec.window is not None)
 
 
 def attend_latents(dtype: torch.dtype) -> None:
@@ -225,6 +237,7 @@ for widths in ([1] * 8, [1] * 32):
     attend(LLAMA, widths, torch.float8_e4m3fn)
 attend(LLAMA, [1] * 8, torch.float8_e5m2)
 attend(LLAMA, [64, 1], torch.float8_e4m3fn)
+attend_blocks()
 attend_latents(torch.bfloat16)
 attend_latents(torch.float32)
 sample()

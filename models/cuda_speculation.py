@@ -1,0 +1,226 @@
+"""Steps of a GPU's rows that go on from where the device has them: drafted, verified and settled without a word from
+the host, which hears of it when all is done."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corymb.kernels.attention import GraphAttention, RaggedLayout
+from corymb.kernels.packing import Packed, Packing, Windows
+from corymb.models.cuda_decode import Parts
+from corymb.models.cuda_device import Device, Mark
+from corymb.models.execution import UNUSABLE
+from corymb.models.locating import reserve
+from corymb.models.logprobs import Scores, entries
+from corymb.models.model import Batch, ScoringModel
+from corymb.models.placement import Place
+from corymb.models.speculation import Block, DeviceOutputs, DeviceSpeculator, Verified
+from corymb.scheduler.messages import Logprob
+from corymb.scheduler.plan import Drafted, Drafts, Int32, Masks, Sampled, StepPlan
+
+NUM_RESULTS = 4  # steps whose results may be unread; a loop keeps two in flight at most
+
+
+class Verifier:
+    """The target on a GPU: implements `DeviceTarget`."""
+
+    def __init__(self, parts: Parts, speculator: DeviceSpeculator, packing: Packing, place: Place) -> None:
+        assert isinstance(parts.model, ScoringModel), "models made for tests ask the host for lengths"
+        assert isinstance(parts.attention, GraphAttention), "the others ask the host for lengths"
+        self.rows, self.sampler, self.place = parts.rows, parts.sampler, place
+        self._parts = parts
+        self._model = parts.model
+        self._attention = parts.attention
+        self._drafter = speculator.drafter
+        self._packing = packing
+        self._scores: Tensor | None = None
+
+    def verify(self, windows: Windows, num_tokens: int, plan: StepPlan) -> Verified:
+        """See DeviceTarget."""
+        parts, rows = self._parts, self.rows
+        packed = self._packing(windows, rows.table, rows.full_to_sliding, num_tokens)
+        layout = self._layout(packed, plan)
+        self._attention.plan_graph(layout)
+        self._attention.plan_captured()
+        batch = Batch(
+            token_ids=packed.token_ids,
+            positions=packed.positions,
+            layout=layout,
+            attention=self._attention,
+            kv=parts.kv,
+            prompts=rows.prompts,
+            capture=self._drafter.capture(num_tokens),
+        )
+        self._scores = self._model.head(parts.model.forward(batch))
+        choice = self._model.vocabulary.greedy(self._scores, parts.sampling)
+        return Verified(packed, layout, choice, batch.capture.into if batch.capture else None)
+
+    def logits(self, index: Tensor) -> Tensor:
+        """See DeviceTarget."""
+        assert self._scores is not None, "verify comes before logits"
+        return self._model.finish(self._scores[index])
+
+    def _layout(self, packed: Packed, plan: StepPlan) -> RaggedLayout:
+        assert plan.windows is not None, "only plans with windows leave rows where the device has them"
+        windows, rows = plan.windows, self.rows
+        return RaggedLayout(
+            rows=packed.rows,
+            widths=packed.widths,
+            starts=packed.starts,
+            offsets=packed.offsets,
+            positions=packed.positions,
+            slots=packed.slots,
+            sliding_slots=packed.sliding_slots,
+            table=rows.table,
+            full_to_sliding=rows.full_to_sliding,
+            host_rows=plan.rows,
+            host_widths=1 + windows.most,
+            host_starts=windows.slot_starts + windows.slot_counts,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When a step's parts were over."""
+
+    begun: Mark
+    drafted: Mark
+    done: Mark
+
+
+class Speculating:
+    """Owns the memory that results of such steps arrive in."""
+
+    def __init__(self, parts: Parts, speculator: DeviceSpeculator, packing: Packing, device: Device) -> None:
+        self._speculator = speculator
+        self._device = device
+        self._place = Place(device.device)
+        self._verifier = Verifier(parts, speculator, packing, self._place)
+        num_rows, self._num_drafts = len(parts.rows.last_sampled), speculator.drafter.num_drafts
+        self._results = [device.pinned(num_rows * (2 * self._num_drafts + 4)) for _ in range(NUM_RESULTS)]
+        self._offers = [device.pinned(num_rows * (self._num_drafts + 1)) for _ in range(NUM_RESULTS)]
+        self._turn = 0
+
+    def launch(self, plan: StepPlan, begun: Mark) -> "SpeculativeStep":
+        """Queues a step of a plan with windows."""
+        assert plan.windows is not None, "only plans with windows leave rows where the device has them"
+        reserve(plan.rows, plan.windows, plan.slots, self._verifier.rows)
+        times = Times(begun, self._device.mark(), self._device.mark())
+        block = self._speculator.draft(plan, self._verifier, times.drafted.record)
+        self._turn = (self._turn + 1) % NUM_RESULTS
+        return SpeculativeStep(self, plan, block, times, self._turn)
+
+    def offer(self, plan: StepPlan, block: Block, turn: int) -> "Offer | None":
+        """Queues the way to the host of what constrained rows verify; None where they draft nothing."""
+        index, drafts = plan.constrained, block.token_ids
+        if index is None or drafts is None or plan.windows is None or not plan.windows.most[index].any():
+            return None
+        where = self._place(index.astype(np.int64))
+        packed = torch.cat((drafts[where].int(), block.windows[where, None]), dim=1)
+        return Offer(self._copied(self._offers[turn], packed), self._recorded())
+
+    @torch.inference_mode()
+    def settle(self, block: Block, masks: Masks | None, times: Times, turn: int) -> "Arriving":
+        """Queues what a step gives, and its way to the host."""
+        outputs = block.settle(masks)
+        numbers = self._copied(self._results[turn], _joined(outputs))
+        scores = None if outputs.scores is None else outputs.scores.on_host()
+        times.done.record()
+        return Arriving(numbers, outputs.token_ids.shape[1], outputs.confidence is not None, scores)
+
+    @staticmethod
+    def _copied(memory: Tensor, numbers: Tensor) -> Tensor:
+        held = memory[: numbers.numel()].view(numbers.shape)
+        return held.copy_(numbers, non_blocking=True)
+
+    def _recorded(self) -> Mark:
+        mark = self._device.mark()
+        mark.record()
+        return mark
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What constrained rows verify, on its way to the host."""
+
+    numbers: Tensor  # int32 [N, num_drafts + 1]: drafts, and how many of them
+    arrived: Mark
+
+    def read(self) -> Drafts:
+        """Waits for it."""
+        self.arrived.synchronize()
+        numbers: Int32 = self.numbers.numpy().copy()
+        return Drafts(numbers[:, :-1], numbers[:, -1])
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """What a step gave, on its way to the host."""
+
+    numbers: Tensor  # see `_joined`
+    width: int
+    confident: bool
+    scores: Scores | None
+
+
+class SpeculativeStep:
+    """A StepResult: its drafts are being verified, and settled too unless rows wait for masks."""
+
+    def __init__(self, owner: Speculating, plan: StepPlan, block: Block, times: Times, turn: int) -> None:
+        self._owner = owner
+        self._plan = plan
+        self._block = block
+        self._times = times
+        self._turn = turn
+        self._offer = owner.offer(plan, block, turn)
+        self._arriving = owner.settle(block, None, times, turn) if plan.constrained is None else None
+
+    def drafts(self) -> Drafts | None:
+        """See StepResult. The forward runs meanwhile."""
+        return None if self._offer is None else self._offer.read()
+
+    def constrain(self, masks: Masks) -> None:
+        """Queues the choices, behind the forward that runs meanwhile."""
+        self._arriving = self._owner.settle(self._block, masks, self._times, self._turn)
+
+    def wait(self) -> Sampled:
+        """Blocks until the step's samples are on the host."""
+        arriving, times = self._arriving, self._times
+        assert arriving is not None, "rows of the step still wait for their masks"
+        times.done.synchronize()
+        numbers, width = arriving.numbers.numpy().copy(), arriving.width
+        counts, num_verified, usable = numbers[:, width : width + 3].T
+        said = np.arange(width) < counts[:, None]
+        confidence = numbers[:, width + 3 :].view(np.float32) if arriving.confident else None
+        drafted = None
+        if width > 1:
+            draft_s = times.drafted.seconds_since(times.begun)
+            drafted = Drafted(num_verified.copy(), confidence, draft_s, times.done.seconds_since(times.drafted))
+        return Sampled(
+            token_ids=numbers[:, :width][said],
+            counts=counts.copy(),
+            forward_s=times.done.seconds_since(times.begun),
+            logprobs=_logprobs(arriving.scores, counts.tolist()),
+            errors=dict.fromkeys(np.flatnonzero(usable == 0).tolist(), UNUSABLE),
+            drafted=drafted,
+        )
+
+
+def _joined(outputs: DeviceOutputs) -> Tensor:
+    """One table of numbers int32 [R, W + 3 (+ num_drafts)]: tokens, their number, drafts verified, whether usable, and
+    the bits of the confidence."""
+    columns = [outputs.token_ids.int(), outputs.counts[:, None].int(), outputs.num_verified[:, None]]
+    columns.append(outputs.usable[:, None].int())
+    if outputs.confidence is not None:
+        columns.append(outputs.confidence.float().contiguous().view(torch.int32))
+    return torch.cat(columns, dim=1)
+
+
+def _logprobs(scores: Scores | None, counts: Sequence[int]) -> dict[int, list[Logprob]]:
+    """Of the tokens that count."""
+    if scores is None:
+        return {}
+    return {owner: scored[: counts[owner]] for owner, scored in entries(scores).items()}
