@@ -34,18 +34,55 @@ class Packed:
     slots: Tensor  # int64 [T]
     sliding_slots: Tensor | None  # int64 [T]
 
+    def first(self, num_tokens: int) -> "Packed":
+        """Room for so many tokens, in the same memory."""
+        sliding = self.sliding_slots
+        return Packed(
+            rows=self.rows[:num_tokens],
+            widths=self.widths[:num_tokens],
+            starts=self.starts[:num_tokens],
+            offsets=self.offsets[: num_tokens + 1],
+            owners=self.owners[:num_tokens],
+            places=self.places[:num_tokens],
+            token_ids=self.token_ids[:num_tokens],
+            positions=self.positions[:num_tokens],
+            slots=self.slots[:num_tokens],
+            sliding_slots=None if sliding is None else sliding[:num_tokens],
+        )
+
+
+def room(num_tokens: int, device: torch.device, *, sliding: bool) -> Packed:
+    """Memory for so many tokens."""
+
+    def zeros(dtype: torch.dtype) -> Tensor:
+        return torch.zeros(num_tokens, dtype=dtype, device=device)
+
+    narrow, wide = torch.int32, torch.int64
+    return Packed(
+        rows=zeros(narrow),
+        widths=zeros(narrow),
+        starts=zeros(narrow),
+        offsets=torch.zeros(num_tokens + 1, dtype=narrow, device=device),
+        owners=zeros(narrow),
+        places=zeros(narrow),
+        token_ids=zeros(wide),
+        positions=zeros(wide),
+        slots=zeros(wide),
+        sliding_slots=zeros(wide) if sliding else None,
+    )
+
 
 class Packing(Protocol):
     """A back end."""
 
-    def __call__(self, windows: Windows, table: Tensor, slot_map: Tensor | None, num_tokens: int) -> Packed:
-        """Packs windows of `num_tokens` or fewer tokens; the page table [num_rows, context_length] has their slots.
-        N is T. `slot_map`: see RaggedLayout.full_to_sliding."""
+    def __call__(self, windows: Windows, table: Tensor, slot_map: Tensor | None, out: Packed) -> None:
+        """Packs windows of as many tokens as `out` has room for, or fewer; the page table [num_rows, context_length]
+        has their slots. N is T. `slot_map`: see RaggedLayout.full_to_sliding."""
         ...
 
 
 def pack(windows: Windows, table: Tensor, slot_map: Tensor | None, num_tokens: int) -> Packed:
-    """See Packing."""
+    """The same in plain torch."""
     num_rows, device = len(windows.rows), windows.rows.device
     ends = windows.widths.cumsum(0, dtype=torch.int32)
     token = torch.arange(num_tokens, dtype=torch.int32, device=device)

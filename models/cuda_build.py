@@ -190,8 +190,6 @@ class CudaParts:
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
         # Others depend on lengths that the host knows, which a graph would repeat; so do recurrent layers of long rows.
         decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
-        if parts.speculator is not None:
-            decode = 0
         # Recurrent layers of long rows depend on where each row begins, which pieces would repeat.
         in_pieces = scoring and not parts.states and self.selected.prefill != "torch" and parts.speculator is None
         prefill = options.prefill_graph_max_tokens if in_pieces else 0
@@ -199,7 +197,7 @@ class CudaParts:
             parts,
             self.device,
             max_tokens=options.max_step_tokens,
-            graph_tiers=tiers(min(decode, config.num_rows - 1)),
+            graph_tiers=tiers(min(decode, config.num_rows - 1) * self._most_width),
             prefill_tiers=prefill_tiers(prefill),
         )
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corymb.kernels.attention import RaggedLayout
-from corymb.kernels.packing import pack
 from corymb.models import prompt_logprobs
 from corymb.models.cuda_decode import Decode, Parts, begin, end
 from corymb.models.cuda_device import Device, Mark
@@ -120,7 +119,8 @@ class CudaRunner:
         graph_tiers: Sequence[int],
         prefill_tiers: Sequence[int] = (),
     ) -> None:
-        """Captures decode steps of `graph_tiers` and other steps of `prefill_tiers`; `max_tokens` bounds a step."""
+        """Captures steps of rows that decode of `graph_tiers` and other steps of `prefill_tiers`; `max_tokens` bounds a
+        step."""
         self.parts = parts
         self._device = device
         self._place = Place(device.device)
@@ -131,8 +131,10 @@ class CudaRunner:
         self._reported = torch.zeros(most_rows, dtype=torch.int32, device=device.device)
         self._results = [device.pinned(most_rows) for _ in range(NUM_RESULTS)]
         self._turn = 0
+        self._speculating: Speculating | None = None
+        if parts.speculator:
+            self._speculating, graph_tiers = Speculating(parts, parts.speculator, device, graph_tiers), ()
         self._decodes = {tier: Decode(parts, self._staging, self._reported, tier) for tier in graph_tiers}
-        self._speculating = Speculating(parts, parts.speculator, pack, device) if parts.speculator else None
         with torch.inference_mode():
             self._prefills = Prefills(parts, device, self._staging, prefill_tiers)
             self._graphs = Graphs(device, graph_tiers, self._decodes.__getitem__)

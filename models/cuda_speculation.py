@@ -8,78 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corymb.kernels.attention import GraphAttention, RaggedLayout
-from corymb.kernels.packing import Packed, Packing, Windows
 from corymb.models.cuda_decode import Parts
 from corymb.models.cuda_device import Device, Mark
+from corymb.models.cuda_verify import Verifier
 from corymb.models.execution import UNUSABLE
 from corymb.models.locating import reserve
 from corymb.models.logprobs import Scores, entries
-from corymb.models.model import Batch, ScoringModel
 from corymb.models.placement import Place
-from corymb.models.speculation import Block, DeviceOutputs, DeviceSpeculator, Verified
+from corymb.models.speculation import Block, DeviceOutputs, DeviceSpeculator
 from corymb.scheduler.messages import Logprob
 from corymb.scheduler.plan import Drafted, Drafts, Int32, Masks, Sampled, StepPlan
 
 NUM_RESULTS = 4  # steps whose results may be unread; a loop keeps two in flight at most
-
-
-class Verifier:
-    """The target on a GPU: implements `DeviceTarget`."""
-
-    def __init__(self, parts: Parts, speculator: DeviceSpeculator, packing: Packing, place: Place) -> None:
-        assert isinstance(parts.model, ScoringModel), "models made for tests ask the host for lengths"
-        assert isinstance(parts.attention, GraphAttention), "the others ask the host for lengths"
-        self.rows, self.sampler, self.place = parts.rows, parts.sampler, place
-        self._parts = parts
-        self._model = parts.model
-        self._attention = parts.attention
-        self._drafter = speculator.drafter
-        self._packing = packing
-        self._scores: Tensor | None = None
-
-    def verify(self, windows: Windows, num_tokens: int, plan: StepPlan) -> Verified:
-        """See DeviceTarget."""
-        parts, rows = self._parts, self.rows
-        packed = self._packing(windows, rows.table, rows.full_to_sliding, num_tokens)
-        layout = self._layout(packed, plan)
-        self._attention.plan_graph(layout)
-        self._attention.plan_captured()
-        batch = Batch(
-            token_ids=packed.token_ids,
-            positions=packed.positions,
-            layout=layout,
-            attention=self._attention,
-            kv=parts.kv,
-            prompts=rows.prompts,
-            capture=self._drafter.capture(num_tokens),
-        )
-        self._scores = self._model.head(parts.model.forward(batch))
-        choice = self._model.vocabulary.greedy(self._scores, parts.sampling)
-        return Verified(packed, layout, choice, batch.capture.into if batch.capture else None)
-
-    def logits(self, index: Tensor) -> Tensor:
-        """See DeviceTarget."""
-        assert self._scores is not None, "verify comes before logits"
-        return self._model.finish(self._scores[index])
-
-    def _layout(self, packed: Packed, plan: StepPlan) -> RaggedLayout:
-        assert plan.windows is not None, "only plans with windows leave rows where the device has them"
-        windows, rows = plan.windows, self.rows
-        return RaggedLayout(
-            rows=packed.rows,
-            widths=packed.widths,
-            starts=packed.starts,
-            offsets=packed.offsets,
-            positions=packed.positions,
-            slots=packed.slots,
-            sliding_slots=packed.sliding_slots,
-            table=rows.table,
-            full_to_sliding=rows.full_to_sliding,
-            host_rows=plan.rows,
-            host_widths=1 + windows.most,
-            host_starts=windows.slot_starts + windows.slot_counts,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +34,12 @@ class Times:
 class Speculating:
     """Owns the memory that results of such steps arrive in."""
 
-    def __init__(self, parts: Parts, speculator: DeviceSpeculator, packing: Packing, device: Device) -> None:
+    def __init__(self, parts: Parts, speculator: DeviceSpeculator, device: Device, tiers: Sequence[int]) -> None:
+        """Captures verification of `tiers`."""
         self._speculator = speculator
         self._device = device
         self._place = Place(device.device)
-        self._verifier = Verifier(parts, speculator, packing, self._place)
+        self._verifier = Verifier(parts, speculator.drafter, device, tiers)
         num_rows, self._num_drafts = len(parts.rows.last_sampled), speculator.drafter.num_drafts
         self._results = [device.pinned(num_rows * (2 * self._num_drafts + 4)) for _ in range(NUM_RESULTS)]
         self._offers = [device.pinned(num_rows * (self._num_drafts + 1)) for _ in range(NUM_RESULTS)]

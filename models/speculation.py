@@ -74,6 +74,7 @@ class Seen:
     # bool [T], False for drafts that were not accepted; None: all stay. On a GPU always None: slots of what does not
     # stay are 0 already.
     keep: Tensor | None
+    located: bool = False  # the device alone knows where rows are: the layout's arrays of the host mean nothing
 
 
 class Target(Protocol):
@@ -193,7 +194,7 @@ class Verified:
     """A forward of the target over windows; holds until its next."""
 
     packed: Packed
-    layout: RaggedLayout  # on the host, the most that rows can be and the farthest that they can stand
+    layout: RaggedLayout  # of `packed`: the host does not know it, and its own arrays mean nothing
     choice: Choice  # the likeliest token behind each, [T]
     features: Tensor | None  # see Seen
 
@@ -205,8 +206,8 @@ class DeviceTarget(Protocol):
     sampler: Sampler
     place: Place
 
-    def verify(self, windows: Windows, num_tokens: int, plan: StepPlan) -> Verified:
-        """Computes windows of rows of a plan, `num_tokens` or fewer."""
+    def verify(self, windows: Windows, num_tokens: int) -> Verified:
+        """Computes windows of `num_tokens` or fewer."""
         ...
 
     def logits(self, index: Tensor) -> Tensor:

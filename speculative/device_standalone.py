@@ -64,7 +64,11 @@ class DeviceModelDrafter:
             self._has_read = False
             return
         layout = replace(seen.layout, sliding_slots=seen.layout.slots, full_to_sliding=self._same_slots)
-        self._attention.plan(layout)
+        if seen.located:
+            self._attention.plan_graph(layout)
+            self._attention.plan_captured()
+        else:
+            self._attention.plan(layout)
         self._forward(seen.token_ids, layout, wanted=0)
 
     def _forward(self, token_ids: Tensor, layout: RaggedLayout, *, wanted: int | None) -> Tensor:

@@ -63,7 +63,7 @@ class DeviceVerification:
     ) -> "DeviceBlock":
         proposal, windows, num_verified = drafted
         packing = Windows(standing.rows, standing.lengths, 1 + num_verified, anchors, proposal.token_ids)
-        verified = target.verify(packing, self._num_tokens(plan), plan)
+        verified = target.verify(packing, self._num_tokens(plan))
         return DeviceBlock(plan, target, self.drafter, standing, proposal, windows, num_verified, verified)
 
     def _num_tokens(self, plan: StepPlan) -> int:
@@ -258,7 +258,7 @@ class DeviceBlock:
         kept = torch.cat((counts, counts.new_zeros(1)))[packed.owners.long()]  # of padding, nothing
         slots = torch.where(packed.places < kept, packed.slots, 0)
         layout = replace(verified.layout, slots=slots)
-        self.drafter.observe(Seen(layout, packed.token_ids, verified.features, None))
+        self.drafter.observe(Seen(layout, packed.token_ids, verified.features, None, located=True))
 
     def _scores(self, special: Index, logprobs: Tensor | None, outputs: Tensor) -> Scores | None:
         if logprobs is None:

@@ -193,9 +193,9 @@ class Parts(CudaParts):
         return equipped if torch.cuda.is_available() else replace(equipped, operations=TorchOperations())
 
 
-def gpu_runner(folder: Path, cache: CacheConfig, speculation: Speculation) -> CudaRunner:
+def gpu_runner(folder: Path, cache: CacheConfig, speculation: Speculation, graphs: int = 0) -> CudaRunner:
     """Without warm-up: every kernel's first launch is a step's."""
-    options = CudaOptions(attention=Wish(both="triton"), max_step_tokens=128, fused_rows=0)
+    options = CudaOptions(attention=Wish(both="triton"), max_step_tokens=128, fused_rows=0, graph_max_tokens=graphs)
     gpu, config = Parts(options, make_device()), read_config(folder)
     load = LoadOptions(dtype=torch.float32, device=make_device().device)
     gpu.suit((), speculation)
@@ -295,7 +295,10 @@ def test_what_asks_the_host_for_lengths_is_refused(
 
 
 def test_build_warms_every_step_up_and_disturbs_nobody(target: Path) -> None:
-    asked, speculation = requests([{"logit_bias": {30: 100.0}}], count=5), NgramSpeculation(NUM_DRAFTS, allotment=Compact())
+    asked, speculation = (
+        requests([{"logit_bias": {30: 100.0}}], count=5),
+        NgramSpeculation(NUM_DRAFTS, allotment=Compact()),
+    )
     options = RunnerOptions(
         target,
         device="cuda",
