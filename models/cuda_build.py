@@ -17,6 +17,8 @@ from corymb.kernels.triton_jit import Launch, is_interpreted
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_recurrence import TritonRecurrence
 from corymb.kernels.triton_sampling import TritonSampling
+from corymb.kernels.triton_settling import TritonSettling
+from corymb.kernels.triton_standing import TritonStanding
 from corymb.models.builtin import NoAttention
 from corymb.models.cuda_decode import Parts
 from corymb.models.cuda_device import CudaDevice, Device, HostDevice
@@ -182,7 +184,14 @@ class CudaParts:
 
     def _speculator(self, drafting: Drafting, setting: Setting) -> DeviceSpeculator:
         types = Types(setting.load.dtype, setting.load.dtype)
-        tools = Tools(lambda specs: self._triton(specs, setting.cache, types), TritonBlocks(self.launch))
+        tools = Tools(
+            device=self.device,
+            attention=lambda specs: self._triton(specs, setting.cache, types),
+            blocks=TritonBlocks(self.launch),
+            stand=TritonStanding(self.launch),
+            settle=TritonSettling(self.launch),
+            row_tiers=tiers(min(self._options.graph_max_tokens, setting.cache.num_rows - 1)),
+        )
         return drafting.speculation.make_for_gpu(setting, tools)
 
     def capture(self, parts: Parts, config: CacheConfig) -> CudaRunner:
@@ -191,7 +200,7 @@ class CudaParts:
         # Others depend on lengths that the host knows, which a graph would repeat; so do recurrent layers of long rows.
         decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
         # Recurrent layers of long rows depend on where each row begins, which pieces would repeat.
-        in_pieces = scoring and not parts.states and self.selected.prefill != "torch" and parts.speculator is None
+        in_pieces = scoring and not parts.states and self.selected.prefill != "torch"
         prefill = options.prefill_graph_max_tokens if in_pieces else 0
         return CudaRunner(
             parts,

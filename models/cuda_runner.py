@@ -217,12 +217,12 @@ class CudaRunner:
         last = self._place(np.cumsum(plan.widths)[index] - 1)
         prefill = None if found else self._prefills.fit(plan.num_tokens, len(last))
         if prefill:
-            hidden = prefill.run(plan.num_tokens, last)
+            hidden, capture = prefill.run(plan.num_tokens, last), self._prefills.capture
         else:
             wanted, speculator = None if found else last, parts.speculator
             capture = speculator.drafter.capture(plan.num_tokens) if speculator else None
             hidden = parts.model.forward(parts.batch(wide, layout, parts.attention, wanted, capture))
-            self._observe(plan, layout, wide.token_ids, capture)
+        self._observe(plan, layout, wide.token_ids, capture)
         prompts = prompt_logprobs.score_prompts(hidden, found, parts.model.logits, self._place) if found else ()
         if not len(index):
             return Forwarded(index, None, prompts)
@@ -235,7 +235,7 @@ class CudaRunner:
         if self.parts.speculator is None:
             return
         self.parts.rows.lengths[self._place(plan.rows)] = self._place(plan.starts + plan.widths)
-        features = capture.into if capture else None
+        features = capture.into[: plan.num_tokens] if capture else None
         self.parts.speculator.drafter.observe(Seen(layout, token_ids, features, None))
 
     def _sample(self, logits: Tensor, plan: StepPlan, index: Index, masks: Masks | None) -> Scores | None:

@@ -15,7 +15,7 @@ from corymb.models.execution import UNUSABLE
 from corymb.models.locating import reserve
 from corymb.models.logprobs import Scores, entries
 from corymb.models.placement import Place
-from corymb.models.speculation import Block, DeviceOutputs, DeviceSpeculator
+from corymb.models.speculation import Block, DeviceSpeculator
 from corymb.scheduler.messages import Logprob
 from corymb.scheduler.plan import Drafted, Drafts, Int32, Masks, Sampled, StepPlan
 
@@ -40,6 +40,7 @@ class Speculating:
         self._device = device
         self._place = Place(device.device)
         self._verifier = Verifier(parts, speculator.drafter, device, tiers)
+        speculator.begin(self._verifier)
         num_rows, self._num_drafts = len(parts.rows.last_sampled), speculator.drafter.num_drafts
         self._results = [device.pinned(num_rows * (2 * self._num_drafts + 4)) for _ in range(NUM_RESULTS)]
         self._offers = [device.pinned(num_rows * (self._num_drafts + 1)) for _ in range(NUM_RESULTS)]
@@ -67,10 +68,10 @@ class Speculating:
     def settle(self, block: Block, masks: Masks | None, times: Times, turn: int) -> "Arriving":
         """Queues what a step gives, and its way to the host."""
         outputs = block.settle(masks)
-        numbers = self._copied(self._results[turn], _joined(outputs))
+        numbers = self._copied(self._results[turn], outputs.table)
         scores = None if outputs.scores is None else outputs.scores.on_host()
         times.done.record()
-        return Arriving(numbers, outputs.token_ids.shape[1], outputs.confidence is not None, scores)
+        return Arriving(numbers, outputs.num_drafts + 1, outputs.is_confident, scores)
 
     @staticmethod
     def _copied(memory: Tensor, numbers: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ class Offer:
 class Arriving:
     """What a step gave, on its way to the host."""
 
-    numbers: Tensor  # see `_joined`
+    numbers: Tensor  # see DeviceOutputs
     width: int
     confident: bool
     scores: Scores | None
@@ -148,16 +149,6 @@ class SpeculativeStep:
             errors=dict.fromkeys(np.flatnonzero(usable == 0).tolist(), UNUSABLE),
             drafted=drafted,
         )
-
-
-def _joined(outputs: DeviceOutputs) -> Tensor:
-    """One table of numbers int32 [R, W + 3 (+ num_drafts)]: tokens, their number, drafts verified, whether usable, and
-    the bits of the confidence."""
-    columns = [outputs.token_ids.int(), outputs.counts[:, None].int(), outputs.num_verified[:, None]]
-    columns.append(outputs.usable[:, None].int())
-    if outputs.confidence is not None:
-        columns.append(outputs.confidence.float().contiguous().view(torch.int32))
-    return torch.cat(columns, dim=1)
 
 
 def _logprobs(scores: Scores | None, counts: Sequence[int]) -> dict[int, list[Logprob]]:

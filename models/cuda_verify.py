@@ -1,7 +1,8 @@
 """The target's part of steps that speculate: windows of drafts are laid out and computed, up to the next tier by a
 captured graph. A step without drafts is the same with windows of one token."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from corymb.models.cuda_graphs import Graphs
 from corymb.models.features import Capture
 from corymb.models.model import Batch, ScoringModel
 from corymb.models.placement import Place
-from corymb.models.speculation import Drafter, Verified
+from corymb.models.speculation import Drafter, Seen, Verified
 from corymb.scheduler.plan import Int32
 
 
@@ -32,8 +33,10 @@ class Verifier:
         self._parts = parts
         self._packing = TritonPacking(parts.launch, max_rows=num_rows, max_width=width)
         self._packed = room(most, device.device, sliding=rows.full_to_sliding is not None)
+        self._kept_slots = torch.zeros(most, dtype=torch.int64, device=device.device)
+        self._drafter = drafter
         self._capture = drafter.capture(most)
-        self._forwards = {tier: self._forward(tier) for tier in tiers}
+        self._forwards = {tier: self._forward(tier, device) for tier in tiers}
         self._last: Forward | None = None
         with torch.inference_mode():
             self._graphs = Graphs(device, tiers, self._forwards.__getitem__)
@@ -49,24 +52,30 @@ class Verifier:
         else:
             self._graphs.replay(tier)
         self._last = forward
-        return Verified(forward.packed, forward.layout, forward.choice, forward.features)
+        kept_slots = self._kept_slots[: len(forward.packed.slots)]
+        return Verified(forward.packed, forward.layout, kept_slots, forward.choice, forward.features)
 
     def logits(self, index: Tensor) -> Tensor:
         """See DeviceTarget."""
         assert self._last is not None, "verify comes before logits"
         return self._last.logits(index)
 
-    def _forward(self, num_tokens: int) -> "Forward":
-        capture = self._capture
-        if capture is not None:
-            capture = Capture(capture.layers, capture.into[:num_tokens])
-        return Forward(self._parts, self._packed.first(num_tokens), capture)
+    def observe(self, verified: Verified, *, drafted: bool) -> None:
+        """See DeviceTarget."""
+        layout = replace(verified.layout, slots=verified.kept_slots)
+        seen = Seen(layout, verified.packed.token_ids, verified.features, None, located=True, drafted=drafted)
+        self._drafter.observe(seen)
+
+    def _forward(self, num_tokens: int, device: Device | None = None) -> "Forward":
+        capture = None if self._capture is None else self._capture.first(num_tokens)
+        return Forward(self._parts, self._packed.first(num_tokens), capture, device)
 
 
 class Forward:
     """A step of so many tokens, in memory that is always the same."""
 
-    def __init__(self, parts: Parts, packed: Packed, capture: Capture | None) -> None:
+    def __init__(self, parts: Parts, packed: Packed, capture: Capture | None, device: Device | None) -> None:
+        """`device`: that it will be captured on; None where it will not."""
         assert isinstance(parts.model, ScoringModel), "models made for tests ask the host for lengths"
         assert isinstance(parts.attention, GraphAttention), "the others ask the host for lengths"
         self.packed = packed
@@ -84,7 +93,8 @@ class Forward:
             prompts=parts.rows.prompts,
             capture=capture,
         )
-        self._scores: Tensor | None = None
+        self._device = device
+        self._scores: Callable[[], Tensor] | None = None
         self._choice: Choice | None = None
 
     @property
@@ -96,7 +106,7 @@ class Forward:
     def logits(self, index: Tensor) -> Tensor:
         """Of some tokens of the last run, to be changed at will."""
         assert self._scores is not None, "it never ran"
-        return self._model.finish(self._scores[index])
+        return self._model.finish(self._scores()[index])
 
     def plan(self) -> None:
         """Queues what a graph needs before its replay."""
@@ -114,8 +124,10 @@ class Forward:
     def run(self) -> None:
         """See cuda_graphs.Step."""
         self._attention.plan_captured()
-        self._scores = self._model.head(self._parts.model.forward(self._batch))
-        self._choice = self._model.vocabulary.greedy(self._scores, self._parts.sampling)
+        scores = self._model.head(self._parts.model.forward(self._batch))
+        self._choice = self._model.vocabulary.greedy(scores, self._parts.sampling)
+        # Borrowed: kept for every tier, they would fill the GPU.
+        self._scores = self._device.borrow(scores) if self._device else lambda: scores
 
 
 def _layout(packed: Packed, parts: Parts) -> RaggedLayout:

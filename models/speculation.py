@@ -11,6 +11,9 @@ from corymb.kernels.attention import AttentionSpec, GraphAttention, KVLayer, Rag
 from corymb.kernels.block_attention import BlockAttention
 from corymb.kernels.packing import Packed, Windows
 from corymb.kernels.sampling import Choice
+from corymb.kernels.settling import Settle
+from corymb.kernels.standing import Stand
+from corymb.models.cuda_device import Device
 from corymb.models.features import Capture
 from corymb.models.load import LoadOptions
 from corymb.models.logprobs import Scores
@@ -31,6 +34,7 @@ class DraftTurn:
     farthest: int  # no row's anchor and drafts lie at this position or behind it
     rows: Tensor  # the same, int64 on the device
     most: Int32  # [R], on the host: drafts of each that may be verified, and have slots
+    limits: Tensor  # the same, int32 on the device; on a GPU, the only ones that count
     anchors: Tensor  # int64 [R]
     lengths: Tensor  # int32 [R], tokens whose keys are written
     table: Tensor  # int32 [num_rows, context_length], the page table
@@ -75,6 +79,7 @@ class Seen:
     # stay are 0 already.
     keep: Tensor | None
     located: bool = False  # the device alone knows where rows are: the layout's arrays of the host mean nothing
+    drafted: bool = False  # the drafter drafted for the step; on a GPU alone
 
 
 class Target(Protocol):
@@ -183,10 +188,14 @@ class MakeAttention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What drafters of a GPU attend with."""
+    """What speculation on a GPU is made with."""
 
+    device: Device
     attention: MakeAttention
     blocks: BlockAttention
+    stand: Stand
+    settle: Settle
+    row_tiers: Sequence[int]  # numbers of rows to capture drafting for
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +204,7 @@ class Verified:
 
     packed: Packed
     layout: RaggedLayout  # of `packed`: the host does not know it, and its own arrays mean nothing
+    kept_slots: Tensor  # int64 [T], memory for the slots of tokens that stay; 0 for the others
     choice: Choice  # the likeliest token behind each, [T]
     features: Tensor | None  # see Seen
 
@@ -214,16 +224,18 @@ class DeviceTarget(Protocol):
         """Float32 [N, V], to be changed at will, behind tokens [N] of what was verified last."""
         ...
 
+    def observe(self, verified: Verified, *, drafted: bool) -> None:
+        """Tells the drafter of what stays of that; see Seen."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceOutputs:
-    """What a step gave, on the device. W places: one more than the drafts."""
+    """What a step gave, on the device."""
 
-    token_ids: Tensor  # int64 [R, W]
-    counts: Tensor  # int64 [R], of those that count
-    num_verified: Tensor  # int32 [R]
-    usable: Tensor  # bool [R]
-    confidence: Tensor | None  # float32 [R, num_drafts]
+    table: Tensor  # see `settling.tabulate`
+    num_drafts: int
+    is_confident: bool
     scores: Scores | None  # of all places of the rows that want any
 
 
@@ -252,6 +264,10 @@ class DeviceSpeculator(Protocol):
     @property
     def drafter(self) -> "Drafter":
         """Sees every step, also those that it did not draft for."""
+        ...
+
+    def begin(self, target: DeviceTarget) -> None:
+        """Captures what can be. Called once, before anything else."""
         ...
 
     def draft(self, plan: StepPlan, target: DeviceTarget, drafted: Callable[[], None]) -> Block:

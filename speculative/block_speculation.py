@@ -59,7 +59,7 @@ class BlockSpeculation:
 
     def make_for_gpu(self, setting: Setting, tools: Tools) -> DeviceVerification:
         """See Speculation."""
-        return DeviceVerification(self._drafter(setting, tools.blocks), self.allotment)
+        return DeviceVerification(self._drafter(setting, tools.blocks), self.allotment, tools)
 
     def _drafter(self, setting: Setting, attention: BlockAttention) -> BlockDrafter:
         target = setting.model

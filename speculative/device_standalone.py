@@ -10,7 +10,6 @@ from torch import Tensor
 from corymb.kernels.attention import GraphAttention, KVLayer, RaggedLayout
 from corymb.models.features import Capture
 from corymb.models.model import Batch, Model
-from corymb.models.placement import Place
 from corymb.models.sequences import NoPrompts
 from corymb.models.speculation import DraftTurn, Proposal, Seen
 from corymb.scheduler.plan import Int32, Opened
@@ -27,10 +26,8 @@ class DeviceModelDrafter:
         self._model = model
         self._attention = attention
         self._kv = kv
-        self._place = Place(kv[0].keys.device)
         # Layers with a window find their slots through a map, and here they lie where the others do.
         self._same_slots = torch.arange(len(kv[0].keys), dtype=torch.int32, device=kv[0].keys.device)
-        self._has_read = False  # the step that it drafted for last
 
     def capture(self, num_tokens: int) -> Capture | None:
         """Nothing."""
@@ -39,30 +36,27 @@ class DeviceModelDrafter:
         """Nothing is kept by row."""
 
     def propose(self, turn: DraftTurn) -> Proposal:
-        """See Drafter."""
-        counts = np.minimum(turn.most, self.num_drafts).astype(np.int32)
-        logits = torch.zeros(len(counts), self.num_drafts, self._model.vocab_size, device=turn.table.device)
-        drafts = turn.anchors.new_zeros(len(counts), self.num_drafts)
-        draw, last, most = Draw(turn, None, logits.shape[2]), turn.anchors, int(counts.max())
-        for place in range(most + 1):
-            going = np.flatnonzero(counts >= place)
-            at = self._place(going)
-            layout = self._stand(turn, going, at, place)
+        """See Drafter. All rows go through all places; what a row may not draft has no slot, and is not looked at."""
+        num_rows = len(turn.anchors)
+        logits = torch.empty(num_rows, self.num_drafts, self._model.vocab_size, device=turn.table.device)
+        drafts = turn.anchors.new_empty(num_rows, self.num_drafts)
+        draw, last = Draw(turn, None, logits.shape[2]), turn.anchors
+        for place in range(self.num_drafts + 1):
+            layout = self._stand(turn, place)
             self._attention.plan_graph(layout)
             self._attention.plan_captured()
-            hidden = self._forward(last[at], layout, wanted=None if place < most else 0)
-            if place < most:
-                logits[at, place] = self._model.logits(hidden)
+            hidden = self._forward(last, layout, wanted=None if place < self.num_drafts else 0)
+            if place < self.num_drafts:
+                logits[:, place] = self._model.logits(hidden)
                 last = draw(logits[:, place], place)
                 drafts[:, place] = last
-        self._has_read = True
-        return Proposal(drafts, counts=self._place(counts), logits=logits if draw.any_random else None)
+        counts = turn.limits.clamp(max=self.num_drafts)
+        return Proposal(drafts, counts=counts, logits=logits if draw.any_random else None)
 
     def observe(self, seen: Seen) -> None:
         """See Drafter."""
-        if self._has_read:
-            self._has_read = False
-            return
+        if seen.drafted:
+            return  # it has read all that
         layout = replace(seen.layout, sliding_slots=seen.layout.slots, full_to_sliding=self._same_slots)
         if seen.located:
             self._attention.plan_graph(layout)
@@ -77,22 +71,24 @@ class DeviceModelDrafter:
         batch = Batch(token_ids, layout.positions, layout, self._attention, self._kv, NoPrompts(), wanted=index)
         return self._model.forward(batch)
 
-    def _stand(self, turn: DraftTurn, going: np.ndarray, at: Tensor, place: int) -> RaggedLayout:
-        """One token of each row at `going`, `place` tokens behind its anchor."""
-        rows, starts = turn.rows[at], turn.lengths[at] + place
-        ones: Int32 = np.ones(len(going), np.int32)
-        slots = turn.table[rows, starts.long()].long()
+    def _stand(self, turn: DraftTurn, place: int) -> RaggedLayout:
+        """One token of each row, `place` tokens behind its anchor; of rows that draft less, the padding's."""
+        num_rows = len(turn.anchors)
+        going = turn.limits >= place
+        rows, starts = torch.where(going, turn.rows, 0), torch.where(going, turn.lengths + place, 0)
+        slots = torch.where(going, turn.table[rows, starts.long()], 0).long()
+        nobody: Int32 = np.zeros(num_rows, np.int32)
         return RaggedLayout(
             rows=rows.int(),
-            widths=self._place(ones),
+            widths=torch.ones_like(starts),
             starts=starts,
-            offsets=torch.arange(len(going) + 1, dtype=torch.int32, device=rows.device),
+            offsets=torch.arange(num_rows + 1, dtype=torch.int32, device=rows.device),
             positions=starts.long(),
             slots=slots,
             sliding_slots=slots,
             table=turn.table,
             full_to_sliding=self._same_slots,
-            host_rows=turn.host_rows[going],
-            host_widths=ones,
-            host_starts=np.full(len(going), turn.farthest, np.int32),
+            host_rows=nobody,
+            host_widths=nobody + 1,
+            host_starts=nobody,
         )

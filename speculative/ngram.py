@@ -37,12 +37,12 @@ class NgramSpeculation:
         )
         return Verification(drafter, self.allotment)
 
-    def make_for_gpu(self, setting: Setting, _: Tools) -> DeviceVerification:
+    def make_for_gpu(self, setting: Setting, tools: Tools) -> DeviceVerification:
         """See Speculation."""
         cache = setting.cache
         said = setting.place.zeros((cache.num_rows, cache.context_length), torch.int32)
         drafter = DeviceNgramDrafter(self.num_drafts, said, least=self.least, longest=self.longest)
-        return DeviceVerification(drafter, self.allotment)
+        return DeviceVerification(drafter, self.allotment, tools, captures=False)
 
 
 class NgramDrafter:

@@ -57,7 +57,7 @@ class StandaloneSpeculation:
         model = load_model(self.folder, self.config, setting.load)
         attention = tools.attention(model.attention_specs)
         drafter = DeviceModelDrafter(model, attention, setting.kv, num_drafts=self.num_drafts)
-        return DeviceVerification(drafter, self.allotment)
+        return DeviceVerification(drafter, self.allotment, tools)
 
     @property
     def _decoder(self) -> DecoderConfig:

@@ -159,6 +159,7 @@ def draft_turn(plan: StepPlan, target: Target, num_drafts: int) -> DraftTurn:
         farthest=int((plan.starts + 1 + plan.windows.most).max()),
         rows=rows,
         most=plan.windows.most,
+        limits=place(plan.windows.most),
         anchors=target.rows.last_sampled[rows],
         lengths=place(plan.starts.astype(np.int32)),
         table=target.rows.table,

@@ -195,7 +195,13 @@ class Parts(CudaParts):
 
 def gpu_runner(folder: Path, cache: CacheConfig, speculation: Speculation, graphs: int = 0) -> CudaRunner:
     """Without warm-up: every kernel's first launch is a step's."""
-    options = CudaOptions(attention=Wish(both="triton"), max_step_tokens=128, fused_rows=0, graph_max_tokens=graphs)
+    options = CudaOptions(
+        attention=Wish(both="triton"),
+        max_step_tokens=128,
+        fused_rows=0,
+        graph_max_tokens=graphs,
+        prefill_graph_max_tokens=8 if graphs else 0,
+    )
     gpu, config = Parts(options, make_device()), read_config(folder)
     load = LoadOptions(dtype=torch.float32, device=make_device().device)
     gpu.suit((), speculation)
@@ -230,7 +236,9 @@ def on_a_cpu(folder: Path, asked: Sequence[Generate], speculation: Speculation |
     return talk(built.runner, built.cache_config, asked, windows if speculation else None), windows
 
 
-def on_a_gpu(folder: Path, asked: Sequence[Generate], speculation: Speculation) -> tuple[FakePort, Recorded]:
+def on_a_gpu(
+    folder: Path, asked: Sequence[Generate], speculation: Speculation, graphs: int = 0
+) -> tuple[FakePort, Recorded]:
     windows, window = Recorded(), json.loads((folder / "config.json").read_text()).get("sliding_window", 0)
     cache = CacheConfig(
         num_full_tokens=201,
@@ -239,14 +247,14 @@ def on_a_gpu(folder: Path, asked: Sequence[Generate], speculation: Speculation) 
         num_rows=5,
         context_length=64,
     )
-    return talk(gpu_runner(folder, cache, speculation), cache, asked, windows), windows
+    return talk(gpu_runner(folder, cache, speculation, graphs), cache, asked, windows), windows
 
 
-@pytest.mark.parametrize("name", ["NGRAM", "STANDALONE", "DSPARK", "DFLASH"])
-def test_every_kind_of_request_goes_as_on_a_cpu(target: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "graphs"), [("NGRAM", 0), ("STANDALONE", 2), ("DSPARK", 3), ("DFLASH", 0)], ids=str)
+def test_every_kind_of_request_goes_as_on_a_cpu(target: Path, tmp_path: Path, name: str, graphs: int) -> None:
     """Step by step as many drafts are verified and accepted, the draft is as sure of them, and the same is said."""
     asked, speculation = requests(), replace(read_drafts(name, tmp_path, target), allotment=Compact())
-    (here, ours), (there, theirs) = on_a_gpu(target, asked, speculation), on_a_cpu(target, asked, speculation)
+    (here, ours), (there, theirs) = on_a_gpu(target, asked, speculation, graphs), on_a_cpu(target, asked, speculation)
     plain, _ = on_a_cpu(target, asked, None)
     assert ours.steps == theirs.steps
     assert ours.num_accepted > 0
@@ -316,8 +324,9 @@ def test_build_warms_every_step_up_and_disturbs_nobody(target: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("graphs", [0, 4])
 @pytest.mark.parametrize("name", ["NGRAM", "STANDALONE", "DSPARK", "DFLASH"])
-def test_nothing_waits_for_the_gpu(target: Path, tmp_path: Path, name: str) -> None:
+def test_nothing_waits_for_the_gpu(target: Path, tmp_path: Path, name: str, graphs: int) -> None:
     class Watched:
         """A runner whose launches may not wait."""
 
@@ -340,6 +349,6 @@ def test_nothing_waits_for_the_gpu(target: Path, tmp_path: Path, name: str) -> N
     speculation = replace(read_drafts(name, tmp_path, target), allotment=Compact())
     cache = CacheConfig(num_full_tokens=400, num_rows=5, context_length=64)
     asked = [msgspec.structs.replace(one, logprobs=None) for one in requests(REQUESTS, count=30)]
-    watched = Watched(gpu_runner(target, cache, speculation), 14)
+    watched = Watched(gpu_runner(target, cache, speculation, graphs), 14)
     talk(watched, cache, asked, Recorded())
     assert watched.left < 0
