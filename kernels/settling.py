@@ -70,11 +70,12 @@ def commit(said: Said, packed: Packed, standing: Standing, settled: Settled) -> 
 
 
 def tabulate(said: Said, drafted: Drafted) -> Tensor:
-    """Int32 [R, W + 3 (+ P)]: tokens, how many of them count, drafts verified, whether all that count is usable, and
-    the bits of the confidence, if there is any."""
+    """Int32 [R, W + 4 (+ P)]: tokens, how many of them count, drafts verified, drafts that might be accepted, whether
+    all that count is usable, and the bits of the confidence, if there is any."""
     places = torch.arange(said.token_ids.shape[1], device=said.counts.device)
     usable = (said.usable | (places >= said.counts[:, None])).all(dim=1)
-    columns = [said.token_ids, said.counts[:, None], drafted.num_verified[:, None], usable[:, None]]
+    columns = [said.token_ids, said.counts[:, None], drafted.num_verified[:, None], drafted.windows[:, None]]
+    columns.append(usable[:, None])
     if drafted.confidence is not None:
         columns.append(drafted.confidence.float().contiguous().view(torch.int32))
     return torch.cat([column.int() for column in columns], dim=1)

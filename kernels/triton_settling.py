@@ -47,11 +47,12 @@ def settle_rows(
     tl.store(entry + place, own.to(tl.int32), mask=said)
     tl.store(entry + NUM_DRAFTS + 1, count, mask=is_window)
     tl.store(entry + NUM_DRAFTS + 2, width - 1, mask=is_window)
-    tl.store(entry + NUM_DRAFTS + 3, 1 - broken, mask=is_window)
+    tl.store(entry + NUM_DRAFTS + 3, window, mask=is_window)
+    tl.store(entry + NUM_DRAFTS + 4, 1 - broken, mask=is_window)
     if CONFIDENT:
         drafted = is_window & (place < NUM_DRAFTS)
         sure = tl.load(confidence + index.to(tl.int64) * confidence_stride + place, mask=drafted, other=0.0)
-        tl.store(entry + NUM_DRAFTS + 4 + place, sure.to(tl.int32, bitcast=True), mask=drafted)
+        tl.store(entry + NUM_DRAFTS + 5 + place, sure.to(tl.int32, bitcast=True), mask=drafted)
 # fmt: on
 
 
@@ -67,7 +68,7 @@ class TritonSettling:
         """See Settle."""
         num_rows, num_drafts = drafted.token_ids.shape
         confidence = drafted.confidence
-        columns = num_drafts + 4 + (0 if confidence is None else num_drafts)
+        columns = num_drafts + 5 + (0 if confidence is None else num_drafts)
         table = torch.empty((num_rows, columns), dtype=torch.int32, device=packed.slots.device)
         unused = choice.token_ids  # a pointer that is never followed
         settle_rows[(len(packed.slots),)](

@@ -24,10 +24,12 @@ NUM_RESULTS = 4  # steps whose results may be unread; a loop keeps two in flight
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When a step's parts were over."""
+    """When a step's parts were over. Between `computed` and `settling` lies what it waits for masks."""
 
     begun: Mark
     drafted: Mark
+    computed: Mark
+    settling: Mark
     done: Mark
 
 
@@ -42,7 +44,7 @@ class Speculating:
         self._verifier = Verifier(parts, speculator.drafter, device, tiers)
         speculator.begin(self._verifier)
         num_rows, self._num_drafts = len(parts.rows.last_sampled), speculator.drafter.num_drafts
-        self._results = [device.pinned(num_rows * (2 * self._num_drafts + 4)) for _ in range(NUM_RESULTS)]
+        self._results = [device.pinned(num_rows * (2 * self._num_drafts + 5)) for _ in range(NUM_RESULTS)]
         self._offers = [device.pinned(num_rows * (self._num_drafts + 1)) for _ in range(NUM_RESULTS)]
         self._turn = 0
 
@@ -50,8 +52,9 @@ class Speculating:
         """Queues a step of a plan with windows."""
         assert plan.windows is not None, "only plans with windows leave rows where the device has them"
         reserve(plan.rows, plan.windows, plan.slots, self._verifier.rows)
-        times = Times(begun, self._device.mark(), self._device.mark())
+        times = Times(begun, *(self._device.mark() for _ in range(4)))
         block = self._speculator.draft(plan, self._verifier, times.drafted.record)
+        times.computed.record()
         self._turn = (self._turn + 1) % NUM_RESULTS
         return SpeculativeStep(self, plan, block, times, self._turn)
 
@@ -67,6 +70,7 @@ class Speculating:
     @torch.inference_mode()
     def settle(self, block: Block, masks: Masks | None, times: Times, turn: int) -> "Arriving":
         """Queues what a step gives, and its way to the host."""
+        times.settling.record()
         outputs = block.settle(masks)
         numbers = self._copied(self._results[turn], outputs.table)
         scores = None if outputs.scores is None else outputs.scores.on_host()
@@ -134,17 +138,17 @@ class SpeculativeStep:
         assert arriving is not None, "rows of the step still wait for their masks"
         times.done.synchronize()
         numbers, width = arriving.numbers.numpy().copy(), arriving.width
-        counts, num_verified, usable = numbers[:, width : width + 3].T
+        counts, num_verified, num_allowed, usable = numbers[:, width : width + 4].T
         said = np.arange(width) < counts[:, None]
-        confidence = numbers[:, width + 3 :].view(np.float32) if arriving.confident else None
-        drafted = None
+        confidence = numbers[:, width + 4 :].view(np.float32) if arriving.confident else None
+        waited_s, drafted = times.settling.seconds_since(times.computed), None
         if width > 1:
-            draft_s = times.drafted.seconds_since(times.begun)
-            drafted = Drafted(num_verified.copy(), confidence, draft_s, times.done.seconds_since(times.drafted))
+            draft_s, verify_s = times.drafted.seconds_since(times.begun), times.done.seconds_since(times.drafted)
+            drafted = Drafted(num_verified.copy(), confidence, draft_s, verify_s - waited_s, num_allowed.copy())
         return Sampled(
             token_ids=numbers[:, :width][said],
             counts=counts.copy(),
-            forward_s=times.done.seconds_since(times.begun),
+            forward_s=times.done.seconds_since(times.begun) - waited_s,
             logprobs=_logprobs(arriving.scores, counts.tolist()),
             errors=dict.fromkeys(np.flatnonzero(usable == 0).tolist(), UNUSABLE),
             drafted=drafted,
