@@ -47,8 +47,8 @@ from corymb.models.sizing import (
     gib,
     size_pools,
 )
-from corymb.models.speculation import Setting, Speculation
-from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks
+from corymb.models.speculation import Drafting, Setting, Speculation
+from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks, warm_up_windows
 from corymb.scheduler.plan import Runner
 
 DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
@@ -125,7 +125,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     if options.speculation:
         _refuse_drafts(options, blueprint, on_gpu=gpu is not None)
     if gpu:
-        gpu.suit(blueprint.attention_specs)
+        gpu.suit(blueprint.attention_specs, options.speculation)
         if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
             raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
@@ -141,7 +141,14 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     runner: Runner
     if gpu:
         with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
-            parts = gpu.parts(model, cache_config, dtype, pool_dtype, eos_ids=blueprint.config.eos_ids)
+            parts = gpu.parts(
+                model,
+                cache_config,
+                dtype,
+                pool_dtype,
+                eos_ids=blueprint.config.eos_ids,
+                drafting=Drafting(options.speculation, load) if options.speculation else None,
+            )
         with _stage(on_stage, "graphs", gpu.detail):
             runner = gpu.capture(parts, cache_config)
     else:
@@ -149,7 +156,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner = CpuRunner(_execution(model, blueprint, cache_config, load, options.speculation))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         longest = min(context_length - 1, options.cuda.max_step_tokens)
-        _warm(runner, _widths(blueprint.config, longest), vocab_size=model.vocab_size, tuned=host is None)
+        _warm(runner, _widths(blueprint.config, longest), model.vocab_size, options.speculation, tuned=host is None)
     return Built(
         runner=runner,
         cache_config=cache_config,
@@ -173,12 +180,16 @@ def _widths(config: ModelConfig, longest: int) -> list[int]:
     return [width for width in (*EVERY_WIDTH, *many) if width <= longest]
 
 
-def _warm(runner: Runner, widths: Sequence[int], *, vocab_size: int, tuned: bool) -> None:
+def _warm(
+    runner: Runner, widths: Sequence[int], vocab_size: int, speculation: Speculation | None, *, tuned: bool
+) -> None:
     """Runs the first steps, a GPU's of these widths. `tuned`: measures a CPU's threads, which several ranks would have
     to agree on."""
     if not isinstance(runner, CpuRunner):
         warm_up(runner, widths, EVERY_SAMPLING)
         warm_up_masks(runner, vocab_size)
+        if speculation:
+            warm_up_windows(runner, speculation.num_drafts)
         return
     warm_up(runner)
     if tuned:
@@ -216,13 +227,14 @@ def _refuse_unused(options: RunnerOptions, blueprint: Blueprint) -> None:
 
 def _refuse_drafts(options: RunnerOptions, blueprint: Blueprint, *, on_gpu: bool) -> None:
     """Where speculation does not work yet, it says so."""
+    name = blueprint.config.architecture
     if on_gpu and blueprint.state_specs:
         raise UnsupportedModel(
-            f"{blueprint.config.architecture} carries recurrent state, which --speculative-algorithm takes back on a "
-            "CPU so far; use --device cpu or leave it out."
+            f"{name} carries recurrent state, which --speculative-algorithm takes back on a CPU so far; "
+            "use --device cpu or leave it out."
         )
-    if on_gpu:
-        raise UnsupportedModel("--speculative-algorithm works on a CPU so far; use --device cpu or leave it out.")
+    if on_gpu and blueprint.config.decoder is None:  # made for tests, it asks the host for lengths
+        raise UnsupportedModel(f"{name} does not work with --speculative-algorithm on a GPU; use --device cpu.")
     if options.ranks:
         raise UnsupportedModel(
             "--speculative-algorithm does not work with --tp-size above 1 yet; leave one of them out."
