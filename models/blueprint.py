@@ -123,12 +123,12 @@ class DecoderBlueprint:
     @property
     def state_specs(self) -> Sequence[StateSpec]:
         """See Blueprint."""
-        return state_specs(self.decoder)
+        return state_specs(local_config(self.decoder, self.share))
 
     @property
     def record_specs(self) -> Sequence[StateSpec]:
         """See Blueprint."""
-        return record_specs(self.decoder)
+        return record_specs(local_config(self.decoder, self.share))
 
     @property
     def weights_bytes(self) -> int:
