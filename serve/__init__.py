@@ -11,7 +11,7 @@ Where to read, by what you look for:
                  several nodes: nodes, node_link; the main process of another than the first: further_node
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
-                 → completions, chat_completions, responses (response_store), anthropic, ollama, native,
+                 → completions, chat_completions, responses (response_store, response_pages), anthropic, ollama, native,
                  text_routes, parse_routes, embeddings, score, rerank, decisions (questions; these three: labels)
                  → requests → fan → engine
     its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;

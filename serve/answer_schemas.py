@@ -148,6 +148,7 @@ TREE = record(
     }
 )
 COUNTED = record({"input_tokens": COUNT})
+INPUT_TOKENS = record({"object": enum("response.input_tokens"), "input_tokens": COUNT})
 
 
 def error(kinds: Sequence[str]) -> Schema:

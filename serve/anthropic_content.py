@@ -79,7 +79,7 @@ def _user(where: str, blocks: list[Block]) -> list[Block]:
 
 
 def _result(where: str, block: Block) -> Block:
-    content = "" if block.get("content") is None else _text_of("messages", where, block["content"])
+    content = "" if block.get("content") in (None, []) else _text_of("messages", where, block["content"])
     if not isinstance(block.get("is_error"), bool | None):
         raise _refusal(where, f"has `is_error` {shown(block['is_error'])}: it is true or false")
     if block.get("is_error"):

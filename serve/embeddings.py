@@ -108,7 +108,8 @@ class Embeddings:
 
     async def ollama(self, call: Call) -> None:
         """POST /api/embed."""
-        values = read_fields(self._embed_fields, await read_json(call, self._parts.settings), call)
+        body = await read_json(call, self._parts.settings, declared=False)
+        values = read_fields(self._embed_fields, body, call)
         model = read_model(self._parts.engine.info, values, latest=True)
         await unless_gone(call, self._answer_ollama(call, values, model))
 

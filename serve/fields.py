@@ -49,6 +49,15 @@ def read_integer(param: str, value: object, low: int, high: int) -> int:
     return value
 
 
+def read_numeral(param: str, given: str | None, default: int, most: int) -> int:
+    """A whole number from 1 to `most` as a query spells it; `default` where it does not."""
+    if given is None:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= most):
+        raise invalid(param, f"must be a whole number from 1 to {most:,}, not {shown(given)}.")
+    return int(given)
+
+
 def number(name: str, low: float, high: float, *, above: bool = False) -> Field:
     """A finite number within [low, high], or within (low, high] when `above`."""
     bounds = f"{'above' if above else 'from'} {low:g} {'and at most' if above else 'to'} {high:g}"

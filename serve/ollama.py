@@ -51,7 +51,7 @@ class Ollama:
         await self._answer(call, "generate", "prompt")
 
     async def _answer(self, call: Call, kind: Literal["chat", "generate"], prompt: str) -> None:
-        values = read_fields(self._fields[kind], await read_json(call, self._parts.settings), call)
+        values = read_fields(self._fields[kind], await self._read(call), call)
         model = read_model(self._parts.engine.info, values, latest=True)
         options = self._options(values, call)
         body, raw = chat_body(values), values.get("prompt", "") if values.get("raw") else None
@@ -68,6 +68,9 @@ class Ollama:
             generation = await self._chatting.generation(chat, kind="ollama", limit="options.num_predict", raw=raw)
         answer = OllamaAnswer(kind, model, generation)
         await generate(call, self._parts, generation, answer, stream=values.get("stream", True))
+
+    async def _read(self, call: Call) -> Json:
+        return await read_json(call, self._parts.settings, declared=False)  # clients and guides of Ollama do not
 
     def _check_raw(self, values: Json, call: Call) -> None:
         if values.get("system"):
@@ -97,7 +100,7 @@ class Ollama:
 
     async def show(self, call: Call) -> None:
         """POST /api/show: what a model is."""
-        values = read_fields(self._show_fields, await read_json(call, self._parts.settings), call)
+        values = read_fields(self._show_fields, await self._read(call), call)
         info, settings, parsers = self._parts.engine.info, self._parts.settings, self._parts.parsers
         for name in ("name", "model"):  # the first is the older name of the second
             read_model(info, {"model": values[name]} if name in values else {}, latest=True)

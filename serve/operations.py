@@ -184,6 +184,9 @@ def _responses(parts: Parts) -> dict[str, Operation]:
     summary = "Answers a conversation, as OpenAI's Responses API does."
     return {
         "/v1/responses": Operation(summary=summary, body=body, answer=answers.RESPONSE, streams=EVENTS),
+        "/v1/responses/input_tokens": Operation(
+            summary="Counts the tokens of a response's input.", body=body, answer=answers.INPUT_TOKENS
+        ),
         "/v1/responses/{id}": Operation(summary="Tells, cancels or forgets a stored response.", answer=shapes.OBJECT),
     }
 

@@ -65,7 +65,8 @@ STREAM_OPTIONS = record({}, {"include_usage": or_null(FLAG), "continuous_usage_s
 
 _TEXTS = either(TEXT, array(record({"type": enum("text"), "text": TEXT}), minItems=1, maxItems=MAX_BLOCKS))
 _RESULT = record(
-    {"type": enum("tool_result"), "tool_use_id": TEXT}, {"content": or_null(_TEXTS), "is_error": or_null(FLAG)}
+    {"type": enum("tool_result"), "tool_use_id": TEXT},
+    {"content": or_null(either(_TEXTS, array(TEXT, maxItems=0))), "is_error": or_null(FLAG)},
 )
 _SAID = either(
     record({"type": enum("text"), "text": TEXT}),

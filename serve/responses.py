@@ -1,5 +1,6 @@
 """/v1/responses: OpenAI's Responses API."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from corymb.serve.errors import ApiError, in_words_of, shown
 from corymb.serve.generation import Generation
 from corymb.serve.parts import Parts
 from corymb.serve.requests import generate, name_ignored_members, new_rid, now_s, read_fields, read_model
+from corymb.serve.response_pages import as_stored, page
 from corymb.serve.response_store import ResponseStore, Stored
 from corymb.serve.responses_answer import Json, Keep, ResponsesAnswer
 from corymb.serve.responses_fields import LOGPROBS, MEMBERS, NAMES, chat_body, response_fields
@@ -29,6 +31,17 @@ _OWN = {
 _UNTOLD = {"description": None, "parameters": None, "strict": None}
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a body asks for, checked."""
+
+    values: dict[str, Any]
+    model: str
+    items: list[Item]  # of the responses before it
+    new_items: list[Item]
+    chat: dict[str, Any]  # the same as values of a chat completion
+
+
 class Responses:
     """Reads, runs, answers and keeps responses. Owns the store, where there is one."""
 
@@ -43,24 +56,36 @@ class Responses:
 
     async def create(self, call: Call) -> None:
         """POST /v1/responses."""
-        values = read_fields(self._fields, await read_json(call, self._parts.settings), call)
-        model = read_model(self._parts.engine.info, values)
+        asked = await self._read(call)
+        values = asked.values
         keeps = self._store is not None and values.get("store", True)
-        items = self._history(values.get("previous_response_id"))
-        if "input" not in values:
-            raise ApiError("invalid_value", "`input` is required.", param="input")
-        new_items = read_items(values["input"])
-        chat = self._chat_values(values, [*items, *new_items], call)
         with in_words_of(NAMES):
-            generation = await self._chatting.generation(chat, kind="resp", limit="max_output_tokens")
-        response = _response(generation, values, chat, model) | {"store": keeps}
-        keep = self._keeper(items, new_items) if keeps else _forget
+            generation = await self._chatting.generation(asked.chat, kind="resp", limit="max_output_tokens")
+        response = _response(generation, values, asked.chat, asked.model) | {"store": keeps}
+        keep = self._keeper(asked.items, asked.new_items) if keeps else _forget
         answer = ResponsesAnswer(response, generation.usage, keep)
         self._running.add(response["id"])
         try:
             await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
         finally:
             self._running.discard(response["id"])
+
+    async def count_tokens(self, call: Call) -> None:
+        """POST /v1/responses/input_tokens: how many input tokens a response would have."""
+        asked = await self._read(call)
+        with in_words_of(NAMES):
+            rendered = await self._chatting.render(asked.chat)
+        await call.answer(200, encode({"object": "response.input_tokens", "input_tokens": len(rendered.token_ids)}))
+
+    async def _read(self, call: Call) -> "_Asked":
+        values = read_fields(self._fields, await read_json(call, self._parts.settings), call)
+        model = read_model(self._parts.engine.info, values)
+        items = self._history(values.get("previous_response_id"))
+        if "input" not in values:
+            raise ApiError("invalid_value", "`input` is required.", param="input")
+        new_items = read_items(values["input"])
+        chat = self._chat_values(values, [*items, *new_items], call)
+        return _Asked(values, model, items, new_items, chat)
 
     def _history(self, previous: str | None) -> list[Item]:
         if previous is None:
@@ -74,7 +99,8 @@ class Responses:
 
         def keep(response: Json) -> None:
             conversation = encode([*items, *new_items, *response["output"]])
-            store.put(response["id"], Stored(encode(response), encode(new_items), conversation))
+            told = as_stored(response["id"], new_items)
+            store.put(response["id"], Stored(encode(response), encode(told), conversation))
 
         return keep
 
@@ -100,10 +126,13 @@ class Responses:
         response_id, slash, rest = call.path.removeprefix(_PREFIX).partition("/")
         if rest == "input_items":
             items = msgspec.json.decode(self._stored(response_id, "id").input_items)
-            await call.answer(200, encode({"object": "list", "data": items, "has_more": False}))
+            await call.answer(200, encode(page(items, call)))
         elif slash:
             raise ApiError("route_not_found", "There is no such route.")
         else:
+            if call.query("stream") in ("true", "1"):
+                why = "a stored response is told at once"
+                raise ApiError("unsupported_parameter", f"`stream` is not supported: {why}.", param="stream")
             await call.answer(200, self._stored(response_id, "id").response)
 
     async def delete(self, call: Call) -> None:

@@ -11,8 +11,16 @@ import pytest
 
 HERE = Path(__file__).parent
 EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "15"))  # drawn for each operation, besides its boundary values
-# Other names of routes that are tried: `make fuzz` tries these, too.
-ALIASES = ("/v1/tokenize", "/v1/detokenize", "/get_model_info", "/get_server_info", "/get_load", "/ping")
+# Other names of routes that are tried, and one with the body of another: `make fuzz` tries these, too.
+ALIASES = (
+    "/v1/responses/input_tokens",
+    "/v1/tokenize",
+    "/v1/detokenize",
+    "/get_model_info",
+    "/get_server_info",
+    "/get_load",
+    "/ping",
+)
 STOPPING = ("/pause_generation", "/start_profile")  # then others would wait, or a trace be written
 LEFT_OUT = STOPPING if "SCHEMA_CALLS" in os.environ else (*STOPPING, *ALIASES)
 LEAST_CALLS = int(os.environ.get("SCHEMA_CALLS", "1500"))
