@@ -15,7 +15,7 @@ from corymb.models.group import ALONE, Group
 from corymb.models.penalties import Said
 from corymb.models.placement import Place
 from corymb.models.settings import Needs, Settings
-from corymb.scheduler.plan import Int32, Masks, Opened
+from corymb.scheduler.plan import Bool, Int32, Masks, Opened
 
 Index = NDArray[np.int64]
 
@@ -31,6 +31,7 @@ class Turn:
     ahead: Tensor | None = None
     num_ahead: Tensor | None = None
     progress: Tensor | None = None  # int64 [N], output tokens of each, where the device alone knows them
+    draws: Bool | None = None  # [N], whose token is drawn here, of those that want that; None: of all
 
 
 class Sampler:
@@ -126,6 +127,8 @@ class Sampler:
         """Replaces the choice of rows that do not want their best token."""
         rows, num_outputs = turn.rows, turn.num_outputs
         needs = self.settings.needs[rows] & np.uint8(Needs.RANDOM | Needs.FILTERS)
+        if turn.draws is not None:
+            needs[~turn.draws] = 0
         for wanted in (Needs.RANDOM, Needs.RANDOM | Needs.FILTERS):
             index = np.flatnonzero(needs == wanted)
             if len(index):

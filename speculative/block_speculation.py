@@ -20,6 +20,7 @@ from corymb.models.speculation import Setting, Tools
 from corymb.models.weights import CheckpointWeights, Weights
 from corymb.speculative.backbone import Backbone, pool_specs
 from corymb.speculative.block_drafter import BlockDrafter, DraftModel
+from corymb.speculative.calibration import Scales
 from corymb.speculative.device_verification import DeviceVerification
 from corymb.speculative.draft_config import DraftConfig, MarkovConfig, check_num_drafts, read_draft_config
 from corymb.speculative.draft_dialects import Kind
@@ -36,7 +37,7 @@ class BlockSpeculation:
     folder: Path
     config: DraftConfig
     num_drafts: int
-    temperatures: tuple[float, ...] | None = None  # of the confidence, one a draft; None: as it was trained
+    temperatures: Scales | None = None  # of the confidence; None: as it was trained
     allotment: Allotment | None = None
 
     @property
@@ -91,9 +92,11 @@ class BlockSpeculation:
         return DraftModel(config, backbone, heads)
 
     def _confidence(self, parts: Parts, device: torch.device) -> Confidence:
+        scales = self.temperatures or Scales((1.0,) * self.num_drafts)
+        heats = sorted(scales.by_heat) or [0.0]
         product = parts.exact_linear("confidence_head.proj", bias=True)
-        temperatures = torch.tensor(self.temperatures or (1.0,) * self.num_drafts, device=device)
-        return Confidence(product, self.config.confident_of_tokens, temperatures)
+        temperatures = torch.tensor([scales.of(heat) for heat in heats], device=device)
+        return Confidence(product, self.config.confident_of_tokens, torch.tensor(heats, device=device), temperatures)
 
 
 def read_block_speculation(
@@ -102,7 +105,7 @@ def read_block_speculation(
     target: ModelConfig,
     *,
     num_drafts: int | None = None,
-    temperatures: tuple[float, ...] | None = None,
+    temperatures: Scales | None = None,
     needs_confidence: bool = False,
 ) -> BlockSpeculation:
     """Reads a draft's folder for a target, all but its weights. `num_drafts`: None for as many as it was trained for;
@@ -114,9 +117,10 @@ def read_block_speculation(
             f"{folder} has no confidence head, by which drafts would be chosen; give "
             "--speculative-dspark-verify-mode static."
         )
-    if temperatures is not None and len(temperatures) != count:
+    if temperatures is not None and len(temperatures.usual) != count:
         raise UnsupportedModel(
-            f"There are {len(temperatures)} temperatures for the confidence of {count} drafts; give a file for as many."
+            f"There are {len(temperatures.usual)} temperatures for the confidence of {count} drafts; give a file for "
+            "as many."
         )
     read_draft_headers(folder, config)
     return BlockSpeculation(folder, config, count, temperatures)

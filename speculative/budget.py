@@ -99,13 +99,13 @@ class Budgets:
         if drafted is None:
             self.costs.learn(plan.num_rows, 0, context, Took(None, sampled.forward_s))
             self._account.plain(plan.step, sampled.forward_s)
-            return None if expected is None or expected.budget else expected.step_s
+            return None if expected is None or expected.budget else expected.step_s - self.costs.overhead_s
         self.costs.learn(
             plan.num_rows, int(drafted.num_verified.sum()), context, Took(drafted.draft_s, drafted.verify_s)
         )
         self._outlook.learn(plan, sampled, drafted)
         self._settle(plan, sampled, drafted)
-        return None if expected is None else expected.step_s
+        return None if expected is None else expected.step_s - self.costs.overhead_s
 
     def _forecast(self, step: int, rows: Int32, context: float, most: Int32) -> Forecast:
         possible = np.arange(self.num_drafts) < most[:, None]

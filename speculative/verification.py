@@ -208,6 +208,7 @@ def _judge(target: Target, plan: StepPlan, block: Block, hidden: Tensor) -> _Jud
         _by_token(plan, block.masks()) if plan.constrained is not None else None,
         ahead=drafts[place(owners)],
         num_ahead=place(places),
+        draws=sampler.settings.seeded[plan.rows[owners]],  # for the others `_reject` does
     )
     choice = sampler.choose(logits, turn)
     own = _dense(choice.token_ids, owners, places, plan.num_rows, drafts.shape[1])

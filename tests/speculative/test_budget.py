@@ -89,6 +89,17 @@ def test_confidence_counts_two_steps_later() -> None:
     assert [budgets.budget(step, rows, rows, most) for step in (6, 7)] == [2, 0]
 
 
+@pytest.mark.parametrize(("least_gain", "chosen"), [(0.0, 1), (0.1, 1), (0.5, 3)])
+def test_less_than_all_is_verified_only_for_enough_gain(least_gain: float, chosen: int) -> None:
+    """One draft is certain and two are hopeless: one gives 2 / 0.02 s, all give 2.01 / 0.026 s."""
+    costs = CostModel(0.0, line(start=0.0, slope=0.0), line(start=0.014, slope=0.003))
+    budgets = Budgets(3, 4, costs, least_gain=least_gain)
+    rows, most, ones = np.array([1], np.int32), np.array([3], np.int32), np.ones(1, np.int32)
+    nothing = Drafted(0 * ones, np.array([[1.0, 0.01, 0.01]], np.float32), draft_s=0.0, verify_s=0.017)
+    budgets.learn(plan(1, rows, most), Sampled(ones, ones, 0.017, drafted=nothing))
+    assert budgets.budget(3, rows, rows, most) == chosen
+
+
 def test_costs_of_nothing_stay_nothing() -> None:
     costs = CostModel(0.001, line(start=0.0, slope=0.0), line(start=0.0, slope=0.0))
     costs.learn(1, 4, 10.0, Took(0.01, 0.02))
