@@ -9,12 +9,14 @@ from torch import Tensor
 from corymb.kernels.noise import keys_of
 
 # Lines of facts, int32 [NUM_FACTS, R].
-ROW = 0
+ROW = 0  # NOBODY: a row of padding, at position 0 of row 0
 FIRST_OUTPUT = 1  # the length at which a row has no output yet: one less than its prompt has tokens
 MOST = 2  # drafts
 TEMPERATURE = 3  # the bits of a float32; 0 for the likeliest tokens
 SEED = 4  # two lines: the lower half of the bits, and the upper
 NUM_FACTS = 6
+
+NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,15 @@ def room(num_rows: int, num_drafts: int, device: torch.device) -> Standing:
 
 def stand(facts: Tensor, last_sampled: Tensor, lengths: Tensor, num_drafts: int) -> Standing:
     """The same in plain torch."""
-    rows = facts[ROW].long()
+    somebody = facts[ROW] != NOBODY
+    rows = facts[ROW].clamp(min=0).long()
+    lengths = torch.where(somebody, lengths[rows], 0)
     seeds = (facts[SEED].long() & 0xFFFFFFFF) | (facts[SEED + 1].long() << 32)
-    num_outputs = lengths[rows].long() - facts[FIRST_OUTPUT]
+    num_outputs = lengths.long() - facts[FIRST_OUTPUT]
     return Standing(
         rows=rows,
         anchors=last_sampled[rows],
-        lengths=lengths[rows],
+        lengths=lengths,
         num_outputs=num_outputs,
         most=facts[MOST],
         temperature=facts[TEMPERATURE].view(torch.float32),

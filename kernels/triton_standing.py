@@ -3,9 +3,10 @@
 import triton.language as tl
 from torch import Tensor
 
-from corymb.kernels.standing import FIRST_OUTPUT, MOST, ROW, SEED, TEMPERATURE, Standing
+from corymb.kernels.standing import FIRST_OUTPUT, MOST, NOBODY, ROW, SEED, TEMPERATURE, Standing
 from corymb.kernels.triton_jit import Launch, jit, next_power_of_2
 
+NO_ROW = tl.constexpr(NOBODY)
 LINE_ROW = tl.constexpr(ROW)
 LINE_FIRST_OUTPUT = tl.constexpr(FIRST_OUTPUT)
 LINE_MOST = tl.constexpr(MOST)
@@ -36,8 +37,9 @@ def stand_rows(
     """Program r finds where row r is."""
     index = tl.program_id(0)
     fact = facts + index
-    row = tl.load(fact + LINE_ROW * facts_stride).to(tl.int64)
-    length = tl.load(known_lengths + row)
+    line = tl.load(fact + LINE_ROW * facts_stride)
+    row = tl.maximum(line, 0).to(tl.int64)
+    length = tl.load(known_lengths + row, mask=line != NO_ROW, other=0)
     outputs = (length - tl.load(fact + LINE_FIRST_OUTPUT * facts_stride)).to(tl.int64)
     tl.store(rows + index, row)
     tl.store(anchors + index, tl.load(last_sampled + row))

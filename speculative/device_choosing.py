@@ -93,6 +93,7 @@ class Chooser:
             ahead=self.drafted.token_ids[where].repeat_interleave(width, dim=0),
             num_ahead=places.repeat(count),
             progress=(self.standing.num_outputs[where, None] + places).reshape(-1),
+            draws=settings.seeded[rows] if width > 1 else None,  # for the others `_reject` does
         )
         choice = target.sampler.choose(logits, turn)
         return Choices(turn, logits, logprobs, choice.token_ids.view(count, width), choice.usable.view(count, width))

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from corymb.kernels.noise import seeds_of_step
-from corymb.kernels.standing import FIRST_OUTPUT, MOST, NUM_FACTS, ROW, SEED, TEMPERATURE, Standing, room
+from corymb.kernels.standing import FIRST_OUTPUT, MOST, NOBODY, NUM_FACTS, ROW, SEED, TEMPERATURE, Standing, room
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
 from corymb.models.settings import Needs
@@ -27,7 +27,7 @@ class Turns:
         self.room = room(num_rows, num_drafts, device.device)
 
     def put(self, plan: StepPlan, rows: Rows, sampler: Sampler, num_rows: int) -> Standing:
-        """Where a plan's rows are, filled up to `num_rows` with the padding row."""
+        """Where a plan's rows are, filled up to `num_rows` with nobody."""
         self._turn = (self._turn + 1) % NUM_TURNS
         host, copied, size = self._host[self._turn], self._copied[self._turn], NUM_FACTS * num_rows
         copied.synchronize()
@@ -49,6 +49,7 @@ def _fill(facts: Int32, plan: StepPlan, rows: Rows, sampler: Sampler) -> None:
     assert plan.windows is not None, "only plans with windows draft"
     settings, count = sampler.settings, plan.num_rows
     facts[:, count:] = 0
+    facts[ROW, count:] = NOBODY
     facts[ROW, :count] = plan.rows
     facts[FIRST_OUTPUT, :count] = [len(rows.prompts[row]) - 1 for row in plan.rows.tolist()]
     facts[MOST, :count] = plan.windows.most
