@@ -25,7 +25,7 @@ Where to read, by what you look for:
                  responses_answer, anthropic_answer, ollama_answer (json_arguments)
                  logprobs, usage, stream_usage, sse; errors, error_shapes
     its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes, recognition; marks,
-                 json_reading, python_reading, values) → spoken → events
+                 json_reading, python_reading, values) → behind_calls → spoken → events
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
     drafts       cli → draft_command (draft_flags, draft_speech, draft_progress): made and judged without a server
     for people   page, its files in web/

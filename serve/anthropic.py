@@ -50,7 +50,7 @@ class Anthropic:
         await call.answer(200, encode({"input_tokens": len(rendered.token_ids)}))
 
     def _chat_values(self, values: dict[str, Any], call: Call) -> dict[str, Any]:
-        thinks = bool(self._parts.parsers.reasoning_end_ids)
+        thinks = bool(self._parts.parsers.mark_ids.closing)
         body = chat_body(values, limits_thinking=thinks)
         with in_words_of(names(values)):
             chat = read_fields(self._chat_fields, body, call)

@@ -35,6 +35,7 @@ class Ask:
     logprobs: LogprobOptions | None
     n: int
     routing: Routing
+    grammar_param: str = ""  # the field that asks for `sampling.grammar`
     embed: bool = False
     arrived_s: float = field(default_factory=time.monotonic)
 

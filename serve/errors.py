@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from corymb.scheduler.messages import Finish
+
 MAX_MESSAGE_CHARS = 2_000  # an error never echoes a request back: bodies stay far under 16 KB
 RETRY_AFTER_S = 1
 
@@ -95,10 +97,13 @@ class ApiError(Exception):
         return []
 
 
-def from_finish(status: int, code: str | None, message: str) -> ApiError:
-    """The error for a request that the engine refused or could not finish."""
+def from_finish(finish: Finish, grammar_param: str) -> ApiError:
+    """The error for a request that the engine refused or could not finish. `grammar_param`: the field that asked for
+    its grammar."""
+    code, status = finish.code, finish.status
     known = code if code is not None and code in KINDS else _FALLBACK.get(status, "internal_error")
-    return ApiError(known, message or KINDS[known].about, status=status if status >= 400 else None)
+    param = grammar_param if known == "grammar_too_complex" else None
+    return ApiError(known, finish.message or KINDS[known].about, param=param, status=status if status >= 400 else None)
 
 
 _NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")

@@ -9,6 +9,7 @@ from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.errors import in_words_of, invalid, shown
 from corymb.serve.generation import Generation
+from corymb.serve.grammar_fields import grammar_param
 from corymb.serve.native_answer import NativeAnswer, NativeView
 from corymb.serve.native_fields import Each, native_fields, native_sampling_fields
 from corymb.serve.parts import Parts
@@ -93,6 +94,7 @@ class Native:
             logprobs=_logprobs(values, index, len(prompt.token_ids)),
             n=params.get("n", 1),
             routing=routing(values),
+            grammar_param=grammar_param(params),
         )
 
 

@@ -117,7 +117,7 @@ class Ollama:
             "capabilities": [
                 "completion",
                 *(["tools"] if parsers.syntax is not None else []),
-                *(["thinking"] if parsers.reasoning_end_ids else []),
+                *(["thinking"] if parsers.mark_ids.closing else []),
             ],
         }
         await call.answer(200, encode(answer))

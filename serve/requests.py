@@ -6,8 +6,9 @@ import uuid
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
+from corymb.scheduler.messages import Grammar
 from corymb.serve.answer import Answer, Choice
-from corymb.serve.asks import Routing
+from corymb.serve.asks import Ask, Routing
 from corymb.serve.call import Call, ClientGone
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
@@ -133,7 +134,7 @@ async def unless_gone(call: Call, work: Coroutine[Any, Any, None]) -> None:
 
 async def _respond(call: Call, parts: Parts, generation: Generation, answer: Answer, stream: bool) -> None:
     with Fan(parts.engine) as fan:
-        async with parts.grammars.held(ask.sampling.grammar for ask in generation.asks):
+        async with parts.grammars.held(_grammars(generation.asks)):
             await fan.open(generation.asks)
         parts.metrics.request_started()
         if stream:
@@ -141,6 +142,11 @@ async def _respond(call: Call, parts: Parts, generation: Generation, answer: Ans
             await _stream(call, fan, await fan.next(), generation, answer)
         else:
             await call.answer(200, answer.whole(await _gather(fan, generation)))
+
+
+def _grammars(asks: Sequence[Ask]) -> dict[Grammar, str]:
+    """What is asked for, with the field that asks for it."""
+    return {ask.sampling.grammar: ask.grammar_param for ask in asks if ask.sampling.grammar is not None}
 
 
 async def gather(parts: Parts, generation: Generation) -> list[Choice]:

@@ -67,6 +67,7 @@ def sampling(values: Values, settings: HttpSettings, *, max_new: int, min_new: i
     temperature = float(given.get("temperature", 1.0))
     top_k = int(given.get("top_k", 0))
     seed = values.get("seed")
+    wanted = one_grammar(values)
     return Sampling(
         max_new_tokens=max_new,
         min_new_tokens=min_new,
@@ -82,7 +83,7 @@ def sampling(values: Values, settings: HttpSettings, *, max_new: int, min_new: i
         seeded=seed is not None,
         stop_token_ids=values.get("stop_token_ids", ()),
         ignore_eos=values.get("ignore_eos", False),
-        grammar=one_grammar(values),
+        grammar=wanted.grammar if wanted is not None else None,
     )
 
 
