@@ -67,6 +67,8 @@ OTHERS = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": HUGE}]}, "messages"),
     ("/v1/chat/completions", {"messages": [USER], "max_completion_tokens": 1 << 20}, "max_completion_tokens"),
     ("/v1/completions", {"prompt": HUGE}, "prompt"),
+    ("/tokenize", {"prompt": HUGE * 25}, "prompt"),
+    ("/tokenize", {"messages": [{"role": "user", "content": HUGE * 25}]}, "messages"),
     ("/generate", {"text": HUGE}, "text"),
     ("/generate", {"input_ids": [97] * (1 << 17)}, "input_ids"),
     ("/v1/score", {"query": HUGE, "items": ["a"], "label_token_ids": [97]}, "items"),
