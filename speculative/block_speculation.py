@@ -9,17 +9,19 @@ import torch
 from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec
+from corymb.kernels.block_attention import BlockAttention, TorchBlocks
 from corymb.models.config import ModelConfig
 from corymb.models.errors import BrokenModel, UnsupportedModel
 from corymb.models.group import ALONE
 from corymb.models.layers import Parts
 from corymb.models.model import SharingModel
 from corymb.models.precision import ITEM_BYTES, Precision
-from corymb.models.speculation import Setting
+from corymb.models.speculation import Setting, Tools
 from corymb.models.weights import CheckpointWeights, Weights
 from corymb.speculative.backbone import Backbone, pool_specs
 from corymb.speculative.block_drafter import BlockDrafter, DraftModel
 from corymb.speculative.calibration import Scales
+from corymb.speculative.device_verification import DeviceVerification
 from corymb.speculative.draft_config import DraftConfig, MarkovConfig, check_num_drafts, read_draft_config
 from corymb.speculative.draft_dialects import Kind
 from corymb.speculative.draft_heads import Confidence, DraftHeads
@@ -54,15 +56,21 @@ class BlockSpeculation:
 
     def make(self, setting: Setting) -> Verification:
         """See Speculation."""
+        return Verification(self._drafter(setting, TorchBlocks()), self.allotment)
+
+    def make_for_gpu(self, setting: Setting, tools: Tools) -> DeviceVerification:
+        """See Speculation."""
+        return DeviceVerification(self._drafter(setting, tools.blocks), self.allotment, tools)
+
+    def _drafter(self, setting: Setting, attention: BlockAttention) -> BlockDrafter:
         target = setting.model
         assert isinstance(target, SharingModel), "checked by read_draft_config"
         stored = read_draft_headers(self.folder, self.config)
         with CheckpointWeights(stored, setting.load.device, lambda _: None) as weights:
-            model = self._load(weights, target, setting)
-        drafter = BlockDrafter(model, target, setting.kv, num_drafts=self.num_drafts, dtype=setting.load.dtype)
-        return Verification(drafter, self.allotment)
+            model = self._load(weights, target, setting, attention)
+        return BlockDrafter(model, target, setting.kv, num_drafts=self.num_drafts, dtype=setting.load.dtype)
 
-    def _load(self, weights: Weights, target: SharingModel, setting: Setting) -> DraftModel:
+    def _load(self, weights: Weights, target: SharingModel, setting: Setting, attention: BlockAttention) -> DraftModel:
         config, load = self.config, setting.load
         parts = Parts(
             decoder=config.backbone,
@@ -78,16 +86,17 @@ class BlockSpeculation:
             vocab_size=config.target_vocab_size,
             token_ids=_drafted_ids(weights.take(OFFSETS), config) if config.reduced else None,
             markov=_markov(parts, config.markov, target) if config.markov else None,
-            confidence=self._confidence(parts) if config.confident else None,
+            confidence=self._confidence(parts, load.device) if config.confident else None,
         )
-        return DraftModel(config, Backbone(parts, config, setting.cache.context_length), heads)
+        backbone = Backbone(parts, config, attention, context_length=setting.cache.context_length)
+        return DraftModel(config, backbone, heads)
 
-    def _confidence(self, parts: Parts) -> Confidence:
+    def _confidence(self, parts: Parts, device: torch.device) -> Confidence:
         scales = self.temperatures or Scales((1.0,) * self.num_drafts)
         heats = sorted(scales.by_heat) or [0.0]
         product = parts.exact_linear("confidence_head.proj", bias=True)
-        temperatures = torch.tensor([scales.of(heat) for heat in heats])
-        return Confidence(product, self.config.confident_of_tokens, torch.tensor(heats), temperatures)
+        temperatures = torch.tensor([scales.of(heat) for heat in heats], device=device)
+        return Confidence(product, self.config.confident_of_tokens, torch.tensor(heats, device=device), temperatures)
 
 
 def read_block_speculation(

@@ -30,6 +30,10 @@ class Allotment(Protocol):
         """Windows [R], each at most `most` [R]; `budget` over all rows, None for no bound."""
         ...
 
+    def allot_on_device(self, proposal: Proposal, most: Tensor, budget: int | None) -> Tensor:
+        """The same for int32 [R] of a device that nobody waits for."""
+        ...
+
 
 class WholeBlocks:
     """Every draft is verified."""
@@ -37,6 +41,11 @@ class WholeBlocks:
     checks_all = False
 
     def allot(self, _: Proposal, most: Int32, budget: int | None) -> Int32:
+        """See Allotment."""
+        assert budget is None, "nothing here chooses between drafts"
+        return most
+
+    def allot_on_device(self, _: Proposal, most: Tensor, budget: int | None) -> Tensor:
         """See Allotment."""
         assert budget is None, "nothing here chooses between drafts"
         return most
@@ -149,13 +158,16 @@ def draft_turn(plan: StepPlan, target: Target, num_drafts: int) -> DraftTurn:
     rows = place(plan.rows.astype(np.int64))
     return DraftTurn(
         host_rows=plan.rows,
+        farthest=int((plan.starts + 1 + plan.windows.most).max()),
         rows=rows,
         most=plan.windows.most,
+        limits=place(plan.windows.most),
         anchors=target.rows.last_sampled[rows],
         lengths=place(plan.starts.astype(np.int32)),
         table=target.rows.table,
         full_to_sliding=target.rows.full_to_sliding,
         temperature=place(np.where(random, settings.temperature[plan.rows], 0).astype(np.float32)),
+        random=place(np.flatnonzero(random)),
         keys=place(_keys(row_keys, _draft_seeds(plan, target.sampler), plan.num_outputs, num_drafts)),
     )
 
