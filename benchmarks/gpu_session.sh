@@ -8,48 +8,30 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:?how many seconds in all}
-out=${2:?where results go}
+out=$(mkdir -p "${2:?where results go}" && cd "$2" && pwd)
 steps=${*:3}
 steps=${steps:-tests llama plain attention linear small flashinfer qwen fp8}
-mkdir -p "$out"
-begun=$SECONDS
-python=${PYTHON:-python3}
-site=$(mktemp -d)
-
-left() { echo $((seconds - (SECONDS - begun))); }
-
-# run NAME LIMIT COMMAND…: at most LIMIT seconds, and never past the end.
-run() {
-  local name=$1 limit=$2
-  shift 2
-  local most=$(($(left) < limit ? $(left) : limit))
-  if [ "$most" -lt 15 ]; then echo "== $name: no time left"; return; fi
-  echo "== $name (at most $most s): ${*:2}" | tee -a "$out/session.log"
-  local from=$SECONDS
-  timeout --signal=INT --kill-after=10 "$most" "$@" 2>&1 | tee -a "$out/session.log"
-  echo "== $name: $((SECONDS - from)) s, exit ${PIPESTATUS[0]}" | tee -a "$out/session.log"
-}
-
-if compgen -G ".whl/*.whl" >/dev/null; then
-  $python -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" .whl/*.whl
-fi
-mkdir -p "$site/corymb"
-for layer in cache kernels models scheduler serve speculative; do ln -sfn "$PWD/$layer" "$site/corymb/$layer"; done
-export PYTHONPATH="$site" PYTHONUNBUFFERED=1 FLASHINFER_CUDA_ARCH_LIST=${FLASHINFER_CUDA_ARCH_LIST:-9.0a}
+. benchmarks/gpu_environment.sh
 decode="$python benchmarks/gpu_decode.py"
 
 {
   nvidia-smi
   $python -c 'import torch, triton, numpy; print(torch.__version__, triton.__version__, numpy.__version__)'
   $python -c 'import flashinfer; print("flashinfer", flashinfer.__version__)'
-} >"$out/machine.log" 2>&1
-tail -3 "$out/machine.log"
+} >"$logs/machine.log" 2>&1
+tail -3 "$logs/machine.log"
 
 for step in $steps; do
   case $step in
-    tests) run tests 200 $python -P -m pytest tests/gpu -q --tb=short -p no:cacheprovider --timeout=100 \
-      --deselect tests/gpu/test_compiles_for_hopper.py \
-      --deselect tests/gpu/test_backends.py::test_flashinfer_attends_as_defined ;;
+    tests) # tests/gpu/last_run.txt is the last one's
+      {
+        echo "$(date -u +%F) · commit $(cat .commit 2>/dev/null || git rev-parse --short=10 HEAD) · $(nvidia-smi -L | head -1 | sed 's/ (UUID.*//')"
+        $python -c 'import torch, triton; print("torch", torch.__version__, "· triton", triton.__version__)'
+      } >"$out/last_run.txt"
+      run tests "${TESTS_SECONDS:-280}" $python -P -m pytest tests/gpu -q -rs --tb=short --durations=12 -p no:cacheprovider --timeout=100 \
+        --deselect tests/gpu/test_compiles_for_hopper.py \
+        --deselect tests/gpu/test_backends.py::test_flashinfer_attends_as_defined
+      cat "$logs/tests.log" >>"$out/last_run.txt" ;;
     llama) run llama 220 $decode --shapes llama-3.1-8b --seconds 170 --attention triton ;;
     flashinfer) # compiles its kernels first, for two minutes
       run flashinfer 260 $decode --shapes llama-3.1-8b --batches 64 --seconds 240 --skip profile
@@ -77,4 +59,6 @@ for step in $steps; do
   esac
 done
 cp benchmarks/results/gpu.jsonl "$out/" 2>/dev/null
+save_kernels
+save_logs
 echo "== all: $((SECONDS - begun)) of $seconds s"

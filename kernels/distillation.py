@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+SAME = 1e-5  # chances that differ by less than this share of the draft's are taken for equal: l1 has no slope there
+
 
 @dataclass(frozen=True, slots=True)
 class Distance:
@@ -42,7 +44,7 @@ def distil(draft: Tensor, target: Tensor, *, labels: Tensor, temperature: Tensor
     chances = logits.div_(temperature[:, None]).softmax(dim=1)
     difference = chances - (target.float() / temperature[:, None]).softmax(dim=1)
     l1 = difference.abs().sum(dim=1)
-    sign = difference.sign_()
+    sign = difference.sign() * (difference.abs() > SAME * chances)
     # Of q = softmax(z / T): d Σ s·q / dz = q (s - Σ s·q) / T.
     mean = (sign * chances).sum(dim=1, keepdim=True)
     gradient += sign.sub_(mean).mul_(chances).mul_((weights[:, 1] / temperature)[:, None])

@@ -4,11 +4,12 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from corymb.kernels.distillation import Distance
+from corymb.kernels.distillation import SAME, Distance
 from corymb.kernels.triton_jit import Launch, jit
 
 BLOCK = 4096
 NUM_WARPS = 8
+NEAR = tl.constexpr(SAME)
 
 
 class TritonDistillation:
@@ -44,6 +45,12 @@ class TritonDistillation:
 
 
 # fmt: off
+@jit
+def direction(difference: tl.tensor, chance: tl.tensor) -> tl.tensor:
+    """Its sign, zero where two chances are the same but for rounding."""
+    return tl.where(tl.abs(difference) > NEAR * chance, tl.where(difference > 0, 1.0, -1.0), 0.0)
+
+
 @jit
 def distil_rows(
     draft: tl.tensor, target: tl.tensor, labels: tl.tensor, temperature: tl.tensor, weights: tl.tensor,
@@ -90,7 +97,7 @@ def distil_rows(
         chance = tl.exp((ours - best) * warmth) / draft_sum
         difference = chance - tl.exp((theirs - target_best) * warmth) / target_sum
         distance += tl.sum(tl.abs(difference))
-        mean_sign += tl.sum(chance * ((difference > 0).to(tl.float32) - (difference < 0).to(tl.float32)))
+        mean_sign += tl.sum(chance * direction(difference, chance))
     tl.store(l1 + row, distance)
 
     of_plain = tl.load(weights + 2 * row)
@@ -102,8 +109,7 @@ def distil_rows(
         theirs = tl.load(target + index, mask=inside, other=-float("inf")).to(tl.float32)
         chance = tl.exp((ours - best) * warmth) / draft_sum
         difference = chance - tl.exp((theirs - target_best) * warmth) / target_sum
-        sign = (difference > 0).to(tl.float32) - (difference < 0).to(tl.float32)
         gradient = of_plain * (tl.exp(ours - best) / plain_sum - (index == label).to(tl.float32))
-        gradient += of_distance * chance * (sign - mean_sign)
+        gradient += of_distance * chance * (direction(difference, chance) - mean_sign)
         tl.store(draft + index, gradient.to(draft.dtype.element_ty), mask=inside)
 # fmt: on

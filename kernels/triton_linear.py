@@ -47,7 +47,7 @@ def multiply_rows(
     inner = tl.arange(0, BLOCK_K)
     x_place = x + row.to(tl.int64)[:, None] * x_stride + inner[None, :]
     w_place = weight + column.to(tl.int64)[:, None] * K + inner[None, :]
-    whole: tl.constexpr = N % BLOCK_N == 0
+    whole: tl.constexpr = N % BLOCK_N == 0 and K % BLOCK_K == 0
     wanted = real & (column < N)[None, :]
     place = out + row.to(tl.int64)[:, None] * out_stride + column[None, :]
     if ADD:
@@ -56,14 +56,16 @@ def multiply_rows(
     up_total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     squares = tl.zeros([BLOCK_M], tl.float32)
     for start in tl.range(0, K, BLOCK_K, num_stages=STAGES):
-        value = tl.load(x_place + start, mask=real, other=0.0)
+        here = inner < K - start
+        value = tl.load(x_place + start, mask=real & here[None, :] if K % BLOCK_K else real, other=0.0)
         if NORM:
             wide = value.to(tl.float32)
             squares += tl.sum(wide * wide, 1)
-            value = (wide * tl.load(norm_weight + start + inner)[None, :]).to(value.dtype)
-        total = add_product(value, w_place + start, total, column, whole, N, WIDEN)
+            value = (wide * tl.load(norm_weight + start + inner, mask=here, other=0.0)[None, :]).to(value.dtype)
+        present = (column < N)[:, None] & here[None, :]
+        total = add_product(value, w_place + start, total, present, whole, WIDEN)
         if GATE > 0:
-            up_total = add_product(value, w_place + start + N * K, up_total, column, whole, N, WIDEN)
+            up_total = add_product(value, w_place + start + N * K, up_total, present, whole, WIDEN)
     if NORM:
         inverse = (1.0 / tl.sqrt(squares / K + eps))[:, None]
         total *= inverse
@@ -84,11 +86,11 @@ def multiply_rows(
 
 @jit
 def add_product(
-    value: tl.tensor, w_place: tl.tensor, total: tl.tensor, column: tl.tensor,
-    WHOLE: tl.constexpr, N: tl.constexpr, WIDEN: tl.constexpr,
+    value: tl.tensor, w_place: tl.tensor, total: tl.tensor, present: tl.tensor,
+    WHOLE: tl.constexpr, WIDEN: tl.constexpr,
 ) -> tl.tensor:
-    """Adds value @ weight.T of one block."""
-    block = tl.load(w_place) if WHOLE else tl.load(w_place, mask=(column < N)[:, None], other=0.0)
+    """Adds value @ weight.T of one block. WHOLE: all of the block is present."""
+    block = tl.load(w_place) if WHOLE else tl.load(w_place, mask=present, other=0.0)
     if WIDEN:
         return total + tl.dot(value.to(tl.float32), tl.trans(block.to(tl.float32)))
     return tl.dot(value, tl.trans(block), total, input_precision="ieee")
@@ -117,6 +119,7 @@ def multiply(
     num_outputs = weight.shape[0] // (2 if gate else 1)
     block_m = INVARIANT_ROWS if invariant else max(16, next_power_of_2(num_rows))
     shape = shape or choose_shape(Size(block_m, num_outputs, num_inputs), gated=gate is not None)
+    num_stages = max(2, shape.num_stages * 2 // weight.element_size())  # wide numbers take the memory of two
     out = add_to if add_to is not None else torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
     multiply_rows[(-(-num_outputs // shape.block_n), -(-num_rows // block_m))](
         x,
@@ -137,11 +140,11 @@ def multiply(
         GATE={None: 0, "silu": 1, "gelu_tanh": 2}[gate],
         ADD=add_to is not None,
         BIAS=bias is not None,
-        STAGES=shape.num_stages,
+        STAGES=num_stages,
         WIDEN=launch.interpreted,
         EARLY=launch.early,
         # Only whole blocks, or it would ask for lines past the weight's end.
         PREFETCH=1024 if launch.early and num_outputs % shape.block_n == 0 and num_inputs >= 512 else 0,
-        **launch.options(shape.num_warps, shape.num_stages),
+        **launch.options(shape.num_warps, num_stages),
     )
     return out

@@ -12,6 +12,7 @@ INVARIANT_ROWS = 64  # of a tile, whatever the step's rows
 SMALL_INPUTS = 2048  # a model's products are all ours up to here: its steps are bound by launches
 MOST_INPUTS = 4096  # with more, ours would have to split them among programs
 SQUARE_OUTPUTS = 4096
+LEAST_INPUTS = 16  # of a block: a matrix product takes no fewer
 FEW_ROWS, SOME_ROWS, MANY_ROWS = 16, 32, 64  # each the most rows of a tile
 
 
@@ -77,7 +78,7 @@ def choose_shape(size: Size, *, gated: bool) -> Shape:
             return Shape(64, 128, num_warps=4, num_stages=6)
     block_n = 16 if size.num_outputs <= SQUARE_OUTPUTS and size.num_rows < MANY_ROWS else 32
     block_k = 256 if size.num_rows <= FEW_ROWS else 128
-    while size.num_inputs % block_k:
+    while size.num_inputs % block_k and block_k > LEAST_INPUTS:
         block_k //= 2
     return Shape(block_n, block_k, num_warps=2 if block_n == 16 else 4, num_stages=4 if gated else 5)
 

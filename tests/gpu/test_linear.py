@@ -10,7 +10,7 @@ from corymb.kernels.triton_linear import multiply
 from corymb.kernels.triton_products import Size, choose_shape, fits, fuses_gate, fuses_norm, wins
 
 PLAIN = TorchOperations()
-SHAPES = [(1, 48, 64), (3, 40, 96), (17, 16, 32)]
+SHAPES = [(1, 48, 64), (3, 40, 96), (17, 16, 32), (2, 24, 8), (5, 40, 200)]
 REAL = [(1, 6144, 4096), (8, 4096, 14336), (33, 4096, 4096), (64, 49152, 576)]
 SHAPES += [pytest.param(shape, marks=pytest.mark.gpu) for shape in REAL]
 DTYPES = [torch.float32, torch.bfloat16]
