@@ -32,6 +32,8 @@ from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.precision import Precision, resolve_precision
+from corymb.models.records import make_states
+from corymb.models.refusals import refuse_drafts, refuse_unused
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
@@ -46,9 +48,8 @@ from corymb.models.sizing import (
     gib,
     size_pools,
 )
-from corymb.models.speculation import Setting, Speculation
-from corymb.models.states import StatePools
-from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks
+from corymb.models.speculation import Drafting, Setting, Speculation
+from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks, warm_up_windows
 from corymb.scheduler.plan import Runner
 
 DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
@@ -121,11 +122,11 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     pool_dtype = _pool_dtype(options, gpu, dtype)
     load = LoadOptions(dtype, precision.weights, device, options.load_format, group=group)
     blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
-    _refuse_unused(options, blueprint)
+    refuse_unused(options, blueprint)
     if options.speculation:
-        _refuse_drafts(options, blueprint, on_gpu=gpu is not None)
+        refuse_drafts(options, blueprint, on_gpu=gpu is not None)
     if gpu:
-        gpu.suit(blueprint.attention_specs)
+        gpu.suit(blueprint.attention_specs, options.speculation)
         if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
             raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
@@ -141,7 +142,14 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     runner: Runner
     if gpu:
         with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
-            parts = gpu.parts(model, cache_config, dtype, pool_dtype, eos_ids=blueprint.config.eos_ids)
+            parts = gpu.parts(
+                model,
+                cache_config,
+                dtype,
+                pool_dtype,
+                eos_ids=blueprint.config.eos_ids,
+                drafting=Drafting(options.speculation, load) if options.speculation else None,
+            )
         with _stage(on_stage, "graphs", gpu.detail):
             runner = gpu.capture(parts, cache_config)
     else:
@@ -149,7 +157,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner = CpuRunner(_execution(model, blueprint, cache_config, load, options.speculation))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         longest = min(context_length - 1, options.cuda.max_step_tokens)
-        _warm(runner, _widths(blueprint.config, longest), vocab_size=model.vocab_size, tuned=host is None)
+        _warm(runner, _widths(blueprint.config, longest), model.vocab_size, options.speculation, tuned=host is None)
     return Built(
         runner=runner,
         cache_config=cache_config,
@@ -173,12 +181,16 @@ def _widths(config: ModelConfig, longest: int) -> list[int]:
     return [width for width in (*EVERY_WIDTH, *many) if width <= longest]
 
 
-def _warm(runner: Runner, widths: Sequence[int], *, vocab_size: int, tuned: bool) -> None:
+def _warm(
+    runner: Runner, widths: Sequence[int], vocab_size: int, speculation: Speculation | None, *, tuned: bool
+) -> None:
     """Runs the first steps, a GPU's of these widths. `tuned`: measures a CPU's threads, which several ranks would have
     to agree on."""
     if not isinstance(runner, CpuRunner):
         warm_up(runner, widths, EVERY_SAMPLING)
         warm_up_masks(runner, vocab_size)
+        if speculation:
+            warm_up_windows(runner, speculation.num_drafts)
         return
     warm_up(runner)
     if tuned:
@@ -193,38 +205,6 @@ def _prepare_sums(gpu: "CudaParts", config: ModelConfig, dtype: torch.dtype, on_
     on_stage("collectives", None, "")
     detail = gpu.prepare_sums(config.decoder.hidden_size, dtype)
     on_stage("collectives", time.monotonic() - begun_s, detail)
-
-
-def _refuse_unused(options: RunnerOptions, blueprint: Blueprint) -> None:
-    """Options for a kind of memory that the model does not have would promise something."""
-    of_states = {
-        "--mamba-full-memory-ratio": options.state_ratio,
-        "--max-mamba-cache-size": options.max_states,
-        "--mamba-track-interval": options.state_interval,
-        "--mamba-max-states-per-path": options.max_states_per_path,
-    }
-    kinds = [
-        ("recurrent state", bool(blueprint.state_specs), of_states),
-        ("a sliding window", bool(_window(blueprint)), {"--swa-full-tokens-ratio": options.sliding_ratio}),
-    ]
-    for kind, present, flags in kinds:
-        given = [flag for flag, value in flags.items() if value is not None]
-        if given and not present:
-            name = blueprint.config.architecture
-            raise UnsupportedModel(f"{given[0]} is for models with {kind}, and {name} has none; leave it out.")
-
-
-def _refuse_drafts(options: RunnerOptions, blueprint: Blueprint, *, on_gpu: bool) -> None:
-    """Where speculation does not work yet, it says so."""
-    if blueprint.state_specs:
-        name = blueprint.config.architecture
-        raise UnsupportedModel(f"{name} carries recurrent state, which --speculative-algorithm cannot take back yet.")
-    if on_gpu:
-        raise UnsupportedModel("--speculative-algorithm works on a CPU so far; use --device cpu or leave it out.")
-    if options.ranks:
-        raise UnsupportedModel(
-            "--speculative-algorithm does not work with --tp-size above 1 yet; leave one of them out."
-        )
 
 
 def _gpu(options: RunnerOptions, host: GlooGroup | None) -> "CudaParts | None":
@@ -288,6 +268,7 @@ def _sizes(
         sliding_ratio=SLIDING_RATIO if options.sliding_ratio is None else options.sliding_ratio,
         state_ratio=STATE_RATIO if options.state_ratio is None else options.state_ratio,
         max_states=options.max_states,
+        num_records=(options.max_running_requests + 1) * _most_recorded(options.speculation),
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else _host_memory(options.ranks)
     return size_pools(costs.of_tokens, _window(blueprint), request, find_room(memory, costs.weights_bytes, share))
@@ -305,7 +286,7 @@ def _host_memory(ranks: Ranks | None) -> Memory:
 def _least(sizes: PoolSizes, host: GlooGroup, cost: TokenBytes) -> PoolSizes:
     """What every rank has room for: all keep the same tokens."""
     full, sliding, states = host.least([sizes.num_full_tokens, sizes.num_sliding_tokens, sizes.num_states])
-    return PoolSizes(full, sliding, states, cost)
+    return PoolSizes(full, sliding, states, cost, sizes.num_records)
 
 
 def _window(blueprint: Blueprint) -> int | None:
@@ -357,7 +338,7 @@ def _execution(
     specs = [*own, *drafted]
     pools = allocate(specs, config, dtype=dtype, place=place)
     sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=load.group)
-    states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place) if model.state_specs else None
+    states = make_states(model, config, dtype, place, num_recorded=_most_recorded(speculation))
     host = make_host_pools(specs, pools, states.pools if states else (), config, place)
     return Execution(
         model,
@@ -369,6 +350,11 @@ def _execution(
         host=host,
         speculator=speculation.make(Setting(model, config, pools[len(own) :], load, place)) if speculation else None,
     )
+
+
+def _most_recorded(speculation: Speculation | None) -> int:
+    """Tokens of a row and step that may be taken back: the drafts, and the one that they follow."""
+    return speculation.num_drafts + 1 if speculation else 0
 
 
 def _pools_detail(sizes: PoolSizes, dtype: torch.dtype) -> str:

@@ -19,6 +19,7 @@ from corymb.models.logprobs import Positions, Scores, entries, log_probabilities
 from corymb.models.model import Batch, Model
 from corymb.models.placement import Place
 from corymb.models.pooling import Pooled, pool
+from corymb.models.records import Replay
 from corymb.models.rows import Rows
 from corymb.models.sampler import Index, Sampler, Turn
 from corymb.models.settings import Needs
@@ -43,6 +44,25 @@ class NoMasks:
 
 
 NO_MASKS = NoMasks()
+
+
+class TimedMasks:
+    """Masks from somewhere else, and how long they were waited for: that is no time of the device."""
+
+    def __init__(self, masks: AskMasks) -> None:
+        self._masks = masks
+        self.waited_s = 0.0
+
+    def offer(self, drafts: Drafts) -> None:
+        """See AskMasks."""
+        self._masks.offer(drafts)
+
+    def __call__(self) -> Masks:
+        """See AskMasks."""
+        started_s = time.perf_counter()
+        masks = self._masks()
+        self.waited_s += time.perf_counter() - started_s
+        return masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +131,7 @@ class Execution:
     @torch.inference_mode()
     def run(self, plan: StepPlan, masks: AskMasks = NO_MASKS) -> Readable:
         """Runs one step. Waits for the `masks` of its constrained rows when nothing else is left to compute."""
-        started_s = time.perf_counter()
+        started_s, timed = time.perf_counter(), TimedMasks(masks)
         if self._host:
             self._host.copy(plan.copies)
         self.rows.apply(plan)
@@ -133,10 +153,11 @@ class Execution:
         index = np.flatnonzero(plan.samples)
         last = _last_of_rows(hidden, plan, self.place(index))
         pooled = pool(last, index, self.sampler.settings.needs[plan.rows[index]], self.place)
-        choice, scores = self._sample(last, plan, index, masks)
+        choice, scores = self._sample(last, plan, index, timed)
         found = prompt_logprobs.find(plan, self.rows, self.sampler.settings)
         prompt_scores = prompt_logprobs.score_prompts(hidden, found, self._model.logits, self.place) if found else []
-        return DeviceSamples(plan.samples, choice, scores, prompt_scores, pooled, time.perf_counter() - started_s)
+        forward_s = time.perf_counter() - started_s - timed.waited_s
+        return DeviceSamples(plan.samples, choice, scores, prompt_scores, pooled, forward_s)
 
     def compute(self, plan: StepPlan) -> Computed:
         """See Target."""
@@ -161,6 +182,7 @@ class Execution:
 
     def _batch(self, plan: StepPlan) -> Batch:
         layout = build_layout(plan, self.rows, self.place)
+        replay = self._replay(plan)
         return Batch(
             token_ids=gather_tokens(plan, layout, self.rows, self.place),
             positions=layout.positions,
@@ -170,7 +192,17 @@ class Execution:
             prompts=self.rows.prompts,
             states=self._states.tensors if self._states else (),
             capture=self._speculator.drafter.capture(plan.num_tokens) if self._speculator else None,
+            replay=replay,
         )
+
+    def _replay(self, plan: StepPlan) -> Replay | None:
+        records = self._states.records if self._states else None
+        if records is None or plan.states is None:
+            return None
+        if plan.states.landmarks is None:
+            records.pass_over(plan)
+            return None
+        return records.open(plan, plan.states.landmarks, self.rows)
 
     def _sample(
         self, hidden: Tensor, plan: StepPlan, index: Index, masks: AskMasks

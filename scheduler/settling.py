@@ -24,7 +24,7 @@ class Settling:
         lost its row since keeps what the step gave it."""
         self._ledger.committed_step = flight.plan.step
         if sampled.drafted is not None:
-            self._tally.speculated(sampled.drafted.num_verified, sampled.counts - 1)
+            self._tally.speculated(sampled.drafted.allowed, sampled.counts - 1)
         token_ids, offset = sampled.token_ids.tolist(), 0
         for index, (request, count) in enumerate(zip(flight.requests, sampled.counts.tolist(), strict=True)):
             if request.state is not State.FINISHED:
@@ -34,9 +34,10 @@ class Settling:
     def _settle_row(self, flight: InFlight, index: int, token_ids: list[int], sampled: Sampled) -> None:
         request = flight.requests[index]
         if flight.plan.windows is not None and request.lease is not None:
-            self._progress(request.lease.row, len(token_ids) - 1, int(flight.plan.windows.most[index]))
-        if sampled.drafted is not None and sampled.drafted.num_verified[index]:
-            request.speculate(int(sampled.drafted.num_verified[index]), len(token_ids) - 1)
+            most = int(flight.plan.windows.most[index])
+            self._progress(flight.plan.step, request.lease.row, len(token_ids) - 1, most)
+        if sampled.drafted is not None and sampled.drafted.allowed[index]:
+            request.speculate(int(sampled.drafted.allowed[index]), len(token_ids) - 1)
         if index in sampled.errors:
             self._ledger.end(request, unusable(sampled.errors[index]), keep=False)
             return
@@ -48,9 +49,11 @@ class Settling:
         elif request.sampling.max_new_tokens == 0 and _reaches_end(flight.plan, index, request):
             self._ledger.end(request, Finish("length"), keep=True)
 
-    def _progress(self, row: int, num_accepted: int, most: int) -> None:
+    def _progress(self, step: int, row: int, num_accepted: int, most: int) -> None:
         """A step of the row is not in flight any more: of its drafts it is known how many count."""
         rows = self._ledger.rows
+        if rows.last_step[row] > step:
+            self._ledger.cache.settle_state(row, num_accepted, most)
         rows.computed[row] += num_accepted
         rows.outputs[row] += num_accepted
         rows.pending[row] -= most

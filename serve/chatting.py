@@ -21,7 +21,7 @@ class Chatting:
     def __init__(self, parts: Parts) -> None:
         info, settings = parts.engine.info, parts.settings
         self._parts = parts
-        self._room = Room(info.context_length, settings.clamp_max_tokens)
+        self._room = Room(info.context_length, settings.clamp_max_tokens, prompt="messages")
         self._encoder = PromptEncoder(parts.tokenizer, self._room)
         self._no_parsers = OutputParsers(None, None, parts.tokenizer)
         self._conversation = Conversation(parts.chat_template, self._encoder, short_ids=parts.parsers.short_ids)
@@ -43,7 +43,7 @@ class Chatting:
         prompt = await (self.render(values) if raw is None else self._encode(raw))
         max_new = self._room.new_tokens(len(prompt.token_ids), values.get("max_tokens"), None, param=limit)
         min_new = values.get("min_tokens", 0)
-        check_min("min_tokens", min_new, max_new)
+        check_min("min_tokens", min_new, max_new, limit=limit)
         settings, vocab_size = self._parts.settings, self._parts.engine.info.vocab_size
         asked = sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size)
         parsers = self._parts.parsers if raw is None else self._no_parsers

@@ -115,7 +115,7 @@ class Completions:
         asked = values.get("max_tokens")
         max_new = self._room.new_tokens(len(prompt.token_ids), asked, DEFAULT_MAX_TOKENS, param="max_tokens")
         min_new = values.get("min_tokens", 0)
-        check_min("min_tokens", min_new, max_new)
+        check_min("min_tokens", min_new, max_new, limit="max_tokens")
         settings = self._parts.settings
         return Ask(
             rid=rid,

@@ -1,6 +1,8 @@
 """Every refusal the HTTP surface can give: one table of kinds, one JSON shape."""
 
-from collections.abc import Mapping
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -102,6 +104,31 @@ def from_finish(finish: Finish, grammar_param: str) -> ApiError:
     known = code if code is not None and code in KINDS else _FALLBACK.get(status, "internal_error")
     param = grammar_param if known == "grammar_too_complex" else None
     return ApiError(known, finish.message or KINDS[known].about, param=param, status=status if status >= 400 else None)
+
+
+_NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
+
+
+@contextlib.contextmanager
+def in_words_of(names: Mapping[str, str]) -> Iterator[None]:
+    """Lets errors name fields as the client did, where a body was translated to that of another route.
+
+    `names`: paths of the other route to the client's. What lies inside a path follows the longest that is known.
+    """
+    try:
+        yield
+    except ApiError as error:
+        message = _NAMED.sub(lambda named: f"`{_renamed(named[1], names)}`", error.message)
+        param = None if error.param is None else _renamed(error.param, names)
+        raise ApiError(error.code, message, param=param, status=error.status) from error
+
+
+def _renamed(path: str, names: Mapping[str, str]) -> str:
+    known, inside = path, ""
+    while known not in names and "." in known:
+        known, _, member = known.rpartition(".")
+        inside = f".{member}{inside}"
+    return names.get(known, known) + inside
 
 
 def invalid(param: str, message: str) -> ApiError:

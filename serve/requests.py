@@ -4,7 +4,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from corymb.scheduler.messages import Grammar
@@ -56,19 +55,18 @@ def read_fields(
     call: Call,
     *,
     prefix: str = "",
-    names: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header.
-
-    `names`: how the client called a field, where the body was translated from another dialect.
-    """
+    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header."""
     values: dict[str, Any] = {}
     for name, value in body.items():
         field = fields.get(name)
         if field is None or field.treatment == "ignored":
             call.ignored[prefix + name] = None
-        if field is not None and field.read is not None and value is not None:
-            values[name] = field.read(names.get(name, prefix + name), value)
+        if field is None or field.read is None or value is None:
+            continue
+        read = field.read(prefix + name, value)
+        if field.treatment != "refused":  # what passes there is as good as nothing
+            values[name] = read
     return values
 
 

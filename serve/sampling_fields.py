@@ -107,10 +107,9 @@ def seed_of_choice(seed: int, index: int) -> int:
     return (mixed ^ (mixed >> 31)) & _SEED_MASK
 
 
-def check_min(param: str, min_new: int, max_new: int) -> None:
+def check_min(param: str, min_new: int, max_new: int, *, limit: str) -> None:
     """A floor above the ceiling can never be met."""
     if min_new > max_new:
-        limit = param.replace("min_", "max_")
         raise invalid(
             param, f"must be at most the {max_new} tokens that `{limit}` and the context allow, not {min_new}."
         )

@@ -14,7 +14,7 @@ from corymb.speculative.block_speculation import read_block_speculation
 from corymb.speculative.budget import Budgets
 from corymb.speculative.calibration import read_temperatures
 from corymb.speculative.cost_model import read_table
-from corymb.speculative.measuring import measure
+from corymb.speculative.measuring import Room, measure
 from corymb.speculative.ngram import NgramSpeculation
 from corymb.speculative.standalone import read_standalone
 from corymb.speculative.trace import Trace, Traced
@@ -44,7 +44,7 @@ def make_speculation(options: SpeculativeOptions, target: ModelConfig, context_l
         standalone = read_standalone(folder, target, context_length=context_length, num_drafts=num_drafts)
         return replace(standalone, allotment=allotment)
     path = options.speculative_dspark_confidence_sts_path
-    temperatures = None if path is None else tuple(read_temperatures(Path(path), num_drafts))
+    temperatures = None if path is None else read_temperatures(Path(path), num_drafts)
     needs_confidence = algorithm == "DSPARK" and options.verify_mode != "static"
     block = read_block_speculation(
         folder,
@@ -72,8 +72,10 @@ def make_windows(options: SpeculativeOptions, built: Built) -> WindowPolicy | No
 def _budgets(options: SpeculativeOptions, built: Built, num_drafts: int) -> Budgets:
     num_rows, table = built.cache_config.num_rows, options.speculative_dspark_sps_table_path
     if table is None:
-        costs = measure(lambda plan: built.runner.launch(plan).wait(), num_drafts=num_drafts, max_rows=num_rows - 1)
+        room = Room(num_rows - 1, built.context_length)
+        costs = measure(lambda plan: built.runner.launch(plan).wait(), num_drafts=num_drafts, room=room)
     else:
         costs = read_table(Path(table))
     fills = bool(options.speculative_dspark_align_verify_tokens_to_graph_tier)
-    return Budgets(num_drafts, num_rows, costs, fills_tiers=fills)
+    least_gain = options.speculative_dspark_min_predicted_gain or 0.0
+    return Budgets(num_drafts, num_rows, costs, least_gain=least_gain, fills_tiers=fills)
