@@ -25,6 +25,7 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Literal["json_schema", "json_object", "regex", "ebnf", "structural_tag"]  # what the client wrote
     text: str  # rules in GBNF whatever the kind, except for a structural tag: its JSON
     after: tuple[int, ...] = ()  # token ids that must have come before it applies: the end of reasoning; () at once
+    spells_end: bool = False  # its rules end in the character models.grammar_backends.END
 
 
 class Thinking(msgspec.Struct, frozen=True, omit_defaults=True):
