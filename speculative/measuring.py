@@ -7,13 +7,14 @@ import numpy as np
 
 from corymb.models.warm_up import padding_step
 from corymb.scheduler.plan import LAST_SAMPLED, Int32, Sampled, StepPlan, Windows
-from corymb.speculative.cost_model import CostModel, Curve, envelope
+from corymb.speculative.cost_model import CostModel, Curve, Tiers, as_they_are, envelope
 
 ROWS = (1, 4, 16)
+GPU_ROWS = (1, 4, 16, 64, 256)  # more rows cost little there, and no line that begins with few tells of them
 REPEATS = 3
 SHORT, LONG = 2, 1024  # tokens of context
 
-Run = Callable[[StepPlan], Sampled]  # launches a plan and waits for it
+Run = Callable[[Sequence[StepPlan]], list[Sampled]]  # launches each plan while the one before it runs, as a loop does
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,11 @@ class Room:
     context_length: int
 
 
-def measure(run: Run, *, num_drafts: int, room: Room) -> CostModel:
-    """The cost model of a runner."""
-    sizes = [size for size in ROWS if size <= room.max_rows] or [1]
+def measure(
+    run: Run, *, num_drafts: int, room: Room, rows: Sequence[int] = ROWS, tier: Tiers = as_they_are
+) -> CostModel:
+    """The cost model of a runner, from steps of so many `rows`."""
+    sizes = [size for size in rows if size <= room.max_rows] or [1]
     draft_s: dict[int, float] = {}
     verify_s: dict[int, float] = {}
     for num_rows in sizes:
@@ -41,7 +44,7 @@ def measure(run: Run, *, num_drafts: int, room: Room) -> CostModel:
     longest = min(LONG, room.context_length - num_drafts - 2)
     share = _context_share(run, {size: verify_s[size] for size in {sizes[0], sizes[-1]}}, longest)
     most = room.max_rows * (1 + num_drafts)
-    return CostModel(0.0, _curve(draft_s, room.max_rows), _curve(verify_s, most), context_share=share)
+    return CostModel(0.0, _curve(draft_s, room.max_rows), _curve(verify_s, most), tier, share)
 
 
 def _context_share(run: Run, short_s: dict[int, float], longest: int) -> float:
@@ -59,9 +62,9 @@ def _curve(seconds: dict[int, float], farthest: int) -> Curve:
 
 def _fastest(run: Run, num_rows: int, window: int, context: int) -> Sampled:
     # What the padding row has read is of no consequence: only its end is computed.
-    run(replace(padding_step(SHORT), starts=np.array([context - SHORT], np.int32)))
-    steps = [run(_step(num_rows, window, context)) for _ in range(1 + REPEATS)]
-    return min(steps[1:], key=lambda step: step.forward_s)
+    prompt = replace(padding_step(SHORT), starts=np.array([context - SHORT], np.int32))
+    steps = run([prompt, *(_step(num_rows, window, context) for _ in range(1 + REPEATS))])
+    return min(steps[2:], key=lambda step: step.forward_s)
 
 
 def _step(num_rows: int, window: int, context: int) -> StepPlan:
