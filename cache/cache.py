@@ -65,7 +65,7 @@ class Cache:
             auxiliary.append(self.sliding)
         if config.num_states:
             self.recurrent = Recurrent(len(auxiliary) + 1, config.max_states_per_path)
-            self.state_pool = StatePool(config.num_states, config.num_rows, config.state_interval)
+            self.state_pool = StatePool(config.num_states, config.num_rows, config.state_interval, page_size)
             auxiliary.append(self.recurrent)
         if config.has_index:
             auxiliary.append(Index(len(auxiliary) + 1))
@@ -223,6 +223,21 @@ class Cache:
             self._unpin_state(row)
         return writes
 
+    def pass_states(self, rows: Int32, starts: Int32, slack: Int32) -> StateWrites | None:
+        """Like `take_state_writes`, for a step whose tokens may be taken back: before it its rows have seen `starts`
+        tokens, or up to `slack` more, and there their states stay."""
+        pool = self.state_pool
+        if pool is None:
+            return None
+        due = pool.due_on_the_way(rows, starts, slack) if self.config.enable_prefix_cache else rows[:0]
+        self._make_room_for_snapshots(due)
+        return pool.pass_by(rows, starts, slack, due)
+
+    def settle_state(self, row: int, num_accepted: int, num_drafts: int) -> None:
+        """Of the drafts of a step of the row, not its last one, so many count."""
+        if self.state_pool:
+            self.state_pool.settle(row, num_accepted, num_drafts)
+
     def take_host_copies(self) -> Sequence[HostCopy]:
         """Returns the copies between device and host decided since the last call. Called once a step, after all that
         can evict, and done in this order before the step's forward."""
@@ -314,11 +329,12 @@ class Cache:
         row = lease.row
         assert len(token_ids) <= self.rows.reserved[row], "tokens without slots cannot be computed"
         num_tokens = len(token_ids) - len(token_ids) % self.config.page_size
-        states = self.state_pool.give(row, num_tokens, finished=finished) if self.state_pool else {}
+        shared = int(self.rows.shared[row])
+        states = self.state_pool.give(row, num_tokens, shared, finished=finished) if self.state_pool else {}
         arrival = Arrival(
             key=Key(token_ids, *lease.namespace),
             slots=self.table[row, :num_tokens],
-            num_shared=int(self.rows.shared[row]),
+            num_shared=shared,
             finished=finished,
             priority=lease.priority,
             marks={"sliding": int(self.rows.slid[row])},

@@ -113,7 +113,10 @@ def _check_states(cache: "Cache", recurrent: "Recurrent", pool: "StatePool", nod
         assert marked == bool(rows.is_new[row]), "a state is pinned after its copy, or not before it"
         kept = pool.kept.get(row, {})
         assert len(kept) <= NUM_KEPT
-        assert all(0 < stop <= rows.stops[row] and not stop % cache.config.page_size for stop in kept)
+        assert all(0 < stop <= rows.stops[row] or stop == rows.landmarks[row] for stop in kept), "a snapshot of nothing"
+        assert not any(stop % cache.config.page_size for stop in kept), "a snapshot inside a page"
+        assert rows.slack[row] >= 0, "more drafts came back than were sent"
+        assert not rows.landmarks[row] or rows.landmarks[row] in kept, "a snapshot that nobody keeps is on the way"
         if rows.is_new[row] and rows.source[row]:
             start = cache.tree.value(lease.receipt.node_id, recurrent)
             assert start is not None, "the state that a row starts from is gone"

@@ -27,11 +27,23 @@ class TableWrites:
 
 
 @dataclass(frozen=True, slots=True)
+class Landmarks:
+    """Where states are wanted of rows that come by without anybody knowing when."""
+
+    positions: Int32  # [R], tokens that the wanted state has seen; 0: none is wanted, or it was taken already
+    slots: Int32  # [R], where it goes to
+
+
+@dataclass(frozen=True, slots=True)
 class StateWrites:
     """What a step does to recurrent states, one slot each; slot 0 is padding.
 
     In this order: clear `zero`, copy `before_from[i]` to `before_to[i]`, then the forward, in which row r goes on from
     the state in slots[r] and leaves the state after its last token there, then copy `after_from[i]` to `after_to[i]`.
+
+    With `landmarks`, tokens of the step may be taken back. Then row r leaves in slots[r] the state before its first
+    token of this step: what its last such step gave and kept is taken through the state first. Where that comes by
+    landmarks.positions[r], the state there is copied to landmarks.slots[r].
     """
 
     slots: Int32  # [R], the working state of each row of the plan
@@ -40,12 +52,13 @@ class StateWrites:
     before_to: Int32
     after_from: Int32
     after_to: Int32
+    landmarks: Landmarks | None = None
 
     @staticmethod
-    def only(slots: Int32) -> "StateWrites":
+    def only(slots: Int32, landmarks: Landmarks | None = None) -> "StateWrites":
         """Rows that go on from the states in `slots`, and nothing else."""
         empty = np.empty(0, np.int32)
-        return StateWrites(slots, empty, empty, empty, empty, empty)
+        return StateWrites(slots, empty, empty, empty, empty, empty, landmarks)
 
 
 @dataclass(frozen=True, slots=True)

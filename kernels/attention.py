@@ -31,6 +31,7 @@ class RaggedLayout:
     host_widths: NDArray[np.int32]
     host_starts: NDArray[np.int32]
     state_slots: Tensor | None = None  # int64 [R], each row's slot in the pools of recurrent states; None without any
+    moves_states: bool = True  # False: states stay as they were before the step, since its tokens may be taken back
 
     @property
     def num_rows(self) -> int:

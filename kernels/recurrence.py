@@ -3,6 +3,8 @@
 The state of row r lies in slot layout.state_slots[r] of a layer's pool: as the row's last step left it, zero in a new
 sequence. An operation takes the row's new tokens through it and leaves the state after the last of them in the slot.
 Slot 0 belongs to padding rows: what is left there means nothing, and what they give is read by nobody.
+Of a layout whose `moves_states` is False the rows are shorter than GRID, and all states stay as they were: so drafts
+are verified, and those that count are taken through the state by another call, with the same inputs: the same bits.
 
 Long rows are computed in chunks that end at multiples of GRID of the sequence's positions, wherever the row begins.
 """

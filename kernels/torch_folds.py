@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from corymb.kernels.attention import RaggedLayout
@@ -40,30 +41,49 @@ def fold(inputs: Inputs, states: Tensor, layout: RaggedLayout) -> Tensor:
     """Returns [T, H, V], and leaves the rows' new states in `states` [num_slots, H, K, V]."""
     assert layout.state_slots is not None, "a layer with a state needs its slots"
     if len(layout.host_widths) == layout.num_tokens:
-        return _fold_singles(inputs, states, layout.state_slots)
+        return _fold_singles(inputs, states, layout)
     out = torch.empty_like(inputs.values)
-    singles = np.flatnonzero(layout.host_widths == 1)
-    if len(singles):
-        tokens = torch.from_numpy((np.cumsum(layout.host_widths) - 1)[singles]).to(out.device)
-        rows = torch.from_numpy(singles).to(out.device)
-        out[tokens] = _fold_singles(inputs.at(tokens), states, layout.state_slots[rows])
+    short = np.flatnonzero(layout.host_widths < GRID)
+    if len(short):
+        _fold_short(inputs, states, layout, short, out)
+    if len(short) == layout.num_rows:
+        return out
+    assert layout.moves_states, "only short rows leave their states alone"
     chunks, slots = cut(layout), layout.state_slots.tolist()
     for row, (first, last) in zip(chunks.rows, pairwise(chunks.firsts), strict=True):
-        if layout.host_widths[row] > 1:
+        if layout.host_widths[row] >= GRID:
             piece = slice(int(first), int(last))
             _fold_piece(inputs.at(piece), states[slots[row]], out[piece])
     return out
 
 
-def _fold_singles(inputs: Inputs, states: Tensor, slots: Tensor) -> Tensor:
-    """One token of each of some rows."""
-    if len(slots) == 1:
+def _fold_singles(inputs: Inputs, states: Tensor, layout: RaggedLayout) -> Tensor:
+    """One token of each row."""
+    slots = layout.state_slots
+    assert slots is not None, "fold has looked"
+    if len(slots) == 1 and layout.moves_states:
         slot = int(slots)
         return _step(inputs, states[slot : slot + 1])
     chosen = states.index_select(0, slots)
     out = _step(inputs, chosen)
-    states.index_copy_(0, slots, chosen)
+    if layout.moves_states:
+        states.index_copy_(0, slots, chosen)
     return out
+
+
+def _fold_short(inputs: Inputs, states: Tensor, layout: RaggedLayout, rows: NDArray[np.int64], out: Tensor) -> None:
+    """Rows without a whole chunk, token by token, each token of all rows at once."""
+    assert layout.state_slots is not None, "fold has looked"
+    rows = rows[np.argsort(-layout.host_widths[rows], kind="stable")]
+    widths, firsts = layout.host_widths[rows], (np.cumsum(layout.host_widths) - layout.host_widths)[rows]
+    slots = layout.state_slots[torch.from_numpy(rows).to(out.device)]
+    chosen = states.index_select(0, slots)
+    for nth in range(widths[0]):
+        count = int(np.count_nonzero(widths > nth))
+        tokens = torch.from_numpy(firsts[:count] + nth).to(out.device)
+        out[tokens] = _step(inputs.at(tokens), chosen[:count])
+    if layout.moves_states:
+        states.index_copy_(0, slots, chosen)
 
 
 def _fold_piece(inputs: Inputs, state: Tensor, out: Tensor) -> None:

@@ -19,13 +19,16 @@ class TorchRecurrence:
     def convolve(self, x: Tensor, convolution: Convolution, windows: Tensor, layout: RaggedLayout) -> Tensor:
         """See Recurrence."""
         assert layout.state_slots is not None, "a layer with a state needs its slots"
+        moves, slots = layout.moves_states, layout.state_slots
         if len(layout.host_widths) == len(x):
-            return _convolve(x.unsqueeze(1), convolution, windows, layout.state_slots).squeeze(1)
+            return _convolve(x.unsqueeze(1), convolution, windows, slots, moves=moves).squeeze(1)
         out = torch.empty_like(x)
-        ends = np.cumsum(layout.host_widths)
-        for row, (end, width) in enumerate(zip(ends.tolist(), layout.host_widths.tolist(), strict=True)):
-            tokens, slots = slice(end - width, end), layout.state_slots[row : row + 1]
-            out[tokens] = _convolve(x[None, tokens], convolution, windows, slots)[0]
+        firsts = np.cumsum(layout.host_widths) - layout.host_widths
+        for width in np.unique(layout.host_widths).tolist():
+            rows = np.flatnonzero(layout.host_widths == width)
+            tokens = torch.from_numpy(firsts[rows, None] + np.arange(width)).to(x.device)
+            chosen = slots[torch.from_numpy(rows).to(x.device)]
+            out[tokens] = _convolve(x[tokens], convolution, windows, chosen, moves=moves)
         return out
 
     def apply_delta_rule(
@@ -66,10 +69,11 @@ class TorchRecurrence:
         return _normed(wide, norm).mul_(opened).to(x.dtype)
 
 
-def _convolve(x: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor) -> Tensor:
+def _convolve(x: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor, *, moves: bool) -> Tensor:
     """Rows of one width: x [R, width, channels]."""
     seen = torch.cat((windows.index_select(0, slots).to(x.dtype), x), dim=1)
-    windows.index_copy_(0, slots, seen[:, x.shape[1] :].to(windows.dtype))
+    if moves:
+        windows.index_copy_(0, slots, seen[:, x.shape[1] :].to(windows.dtype))
     num_tokens = x.shape[1]
     total = seen[:, :num_tokens] * convolution.weight[0]
     for index in range(1, len(convolution.weight)):

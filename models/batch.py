@@ -34,6 +34,7 @@ def build_layout(plan: StepPlan, rows: Rows, place: Place) -> RaggedLayout:
         host_widths=plan.widths,
         host_starts=plan.starts,
         state_slots=None if plan.states is None else place(plan.states.slots.astype(np.int64)),
+        moves_states=plan.states is None or plan.states.landmarks is None,
     )
 
 

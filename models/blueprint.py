@@ -15,7 +15,7 @@ from corymb.models.fields import Fields
 from corymb.models.group import ALONE, Group
 from corymb.models.layers import attention_specs
 from corymb.models.load import LoadOptions, load_model, read_size_bytes
-from corymb.models.mixers import state_specs
+from corymb.models.mixers import record_specs, state_specs
 from corymb.models.model import Model
 from corymb.models.precision import Precision
 from corymb.models.share import Share, check_split, local_config
@@ -39,6 +39,11 @@ class Blueprint(Protocol):
 
     @property
     def state_specs(self) -> Sequence[StateSpec]:
+        """Those of the model."""
+        ...
+
+    @property
+    def record_specs(self) -> Sequence[StateSpec]:
         """Those of the model."""
         ...
 
@@ -75,6 +80,11 @@ class BuiltinBlueprint:
     def state_specs(self) -> Sequence[StateSpec]:
         """See Blueprint."""
         return self._make().state_specs
+
+    @property
+    def record_specs(self) -> Sequence[StateSpec]:
+        """See Blueprint."""
+        return self._make().record_specs
 
     def load(self, on_progress: OnProgress) -> Model:  # noqa: ARG002
         """See Blueprint."""
@@ -113,7 +123,12 @@ class DecoderBlueprint:
     @property
     def state_specs(self) -> Sequence[StateSpec]:
         """See Blueprint."""
-        return state_specs(self.decoder)
+        return state_specs(local_config(self.decoder, self.share))
+
+    @property
+    def record_specs(self) -> Sequence[StateSpec]:
+        """See Blueprint."""
+        return record_specs(local_config(self.decoder, self.share))
 
     @property
     def weights_bytes(self) -> int:

@@ -32,6 +32,8 @@ from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.precision import Precision, resolve_precision
+from corymb.models.records import make_states
+from corymb.models.refusals import refuse_drafts, refuse_unused
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
@@ -47,7 +49,6 @@ from corymb.models.sizing import (
     size_pools,
 )
 from corymb.models.speculation import Drafting, Setting, Speculation
-from corymb.models.states import StatePools
 from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks, warm_up_windows
 from corymb.scheduler.plan import Runner
 
@@ -122,9 +123,9 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     pool_dtype = _pool_dtype(options, gpu, dtype)
     load = LoadOptions(dtype, precision.weights, device, options.load_format, group=group)
     blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
-    _refuse_unused(options, blueprint)
+    refuse_unused(options, blueprint)
     if options.speculation:
-        _refuse_drafts(options, blueprint, on_gpu=gpu is not None)
+        refuse_drafts(options, blueprint, on_gpu=gpu is not None)
     if gpu:
         gpu.suit(blueprint.attention_specs, options.speculation)
         if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
@@ -208,39 +209,6 @@ def _prepare_sums(gpu: "CudaParts", config: ModelConfig, dtype: torch.dtype, on_
     on_stage("collectives", time.monotonic() - begun_s, detail)
 
 
-def _refuse_unused(options: RunnerOptions, blueprint: Blueprint) -> None:
-    """Options for a kind of memory that the model does not have would promise something."""
-    of_states = {
-        "--mamba-full-memory-ratio": options.state_ratio,
-        "--max-mamba-cache-size": options.max_states,
-        "--mamba-track-interval": options.state_interval,
-        "--mamba-max-states-per-path": options.max_states_per_path,
-    }
-    kinds = [
-        ("recurrent state", bool(blueprint.state_specs), of_states),
-        ("a sliding window", bool(_window(blueprint)), {"--swa-full-tokens-ratio": options.sliding_ratio}),
-    ]
-    for kind, present, flags in kinds:
-        given = [flag for flag, value in flags.items() if value is not None]
-        if given and not present:
-            name = blueprint.config.architecture
-            raise UnsupportedModel(f"{given[0]} is for models with {kind}, and {name} has none; leave it out.")
-
-
-def _refuse_drafts(options: RunnerOptions, blueprint: Blueprint, *, on_gpu: bool) -> None:
-    """Where speculation does not work yet, it says so."""
-    if blueprint.state_specs:
-        name = blueprint.config.architecture
-        raise UnsupportedModel(f"{name} carries recurrent state, which --speculative-algorithm cannot take back yet.")
-    if on_gpu and blueprint.config.decoder is None:
-        name = blueprint.config.architecture  # made for tests, it asks the host for lengths
-        raise UnsupportedModel(f"{name} does not work with --speculative-algorithm on a GPU; use --device cpu.")
-    if options.ranks:
-        raise UnsupportedModel(
-            "--speculative-algorithm does not work with --tp-size above 1 yet; leave one of them out."
-        )
-
-
 def _gpu(options: RunnerOptions, host: GlooGroup | None) -> "CudaParts | None":
     """What a GPU's runner is made of; None for a CPU's."""
     if options.device == "cpu":
@@ -302,6 +270,7 @@ def _sizes(
         sliding_ratio=SLIDING_RATIO if options.sliding_ratio is None else options.sliding_ratio,
         state_ratio=STATE_RATIO if options.state_ratio is None else options.state_ratio,
         max_states=options.max_states,
+        num_records=(options.max_running_requests + 1) * _most_recorded(options.speculation),
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else _host_memory(options.ranks)
     return size_pools(costs.of_tokens, _window(blueprint), request, find_room(memory, costs.weights_bytes, share))
@@ -319,7 +288,7 @@ def _host_memory(ranks: Ranks | None) -> Memory:
 def _least(sizes: PoolSizes, host: GlooGroup, cost: TokenBytes) -> PoolSizes:
     """What every rank has room for: all keep the same tokens."""
     full, sliding, states = host.least([sizes.num_full_tokens, sizes.num_sliding_tokens, sizes.num_states])
-    return PoolSizes(full, sliding, states, cost)
+    return PoolSizes(full, sliding, states, cost, sizes.num_records)
 
 
 def _window(blueprint: Blueprint) -> int | None:
@@ -371,7 +340,7 @@ def _execution(
     specs = [*own, *drafted]
     pools = allocate(specs, config, dtype=dtype, place=place)
     sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=load.group)
-    states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place) if model.state_specs else None
+    states = make_states(model, config, dtype, place, num_recorded=_most_recorded(speculation))
     host = make_host_pools(specs, pools, states.pools if states else (), config, place)
     return Execution(
         model,
@@ -383,6 +352,11 @@ def _execution(
         host=host,
         speculator=speculation.make(Setting(model, config, pools[len(own) :], load, place)) if speculation else None,
     )
+
+
+def _most_recorded(speculation: Speculation | None) -> int:
+    """Tokens of a row and step that may be taken back: the drafts, and the one that they follow."""
+    return speculation.num_drafts + 1 if speculation else 0
 
 
 def _pools_detail(sizes: PoolSizes, dtype: torch.dtype) -> str:

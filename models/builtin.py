@@ -41,6 +41,7 @@ class UniformModel:
     vocab_size = VOCAB_SIZE
     attention_specs: Sequence[AttentionSpec] = ()
     state_specs: Sequence[StateSpec] = ()
+    record_specs: Sequence[StateSpec] = ()
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns [T, 1]; nothing is computed."""
@@ -57,6 +58,7 @@ class TapeModel:
     vocab_size = VOCAB_SIZE
     attention_specs: Sequence[AttentionSpec] = ()
     state_specs: Sequence[StateSpec] = ()
+    record_specs: Sequence[StateSpec] = ()
 
     def __init__(self, group: Group = ALONE) -> None:
         """Each rank of the group reads the tapes of a part of the positions."""
@@ -95,6 +97,7 @@ class HashModel:
         windows = (None,) if window is None else (None, window)
         self.attention_specs: Sequence[AttentionSpec] = [AttentionSpec(1, 1, 1, 1.0, window) for window in windows]
         self.state_specs: Sequence[StateSpec] = [StateSpec((1,), torch.int64)] if recurrent else []
+        self.record_specs = self.state_specs  # what a token is stored as
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the next token of every position, int64 [T, 1]."""
@@ -107,8 +110,9 @@ class HashModel:
             layer.keys[slots] = (stored & 255)[:, None, None].to(layer.keys.dtype)
             layer.values[slots] = (stored >> 8)[:, None, None].to(layer.values.dtype)
             total += _weighted_sums(layout, layer, spec.window, self._group)
-        for states in batch.states:
-            total += _next_states(layout, states, stored) * is_own(self._group, batch.positions)
+        if self.state_specs:
+            passed = batch.fold(0, (stored[:, None],), batch.states, _next_states)
+            total += passed * is_own(self._group, batch.positions)
         total = self._group.all_reduce(total)
         return _FIRST_LETTER + ((total % _MODULUS) >> 5).remainder(26)[:, None]
 
@@ -149,9 +153,10 @@ def _weighted_sums(layout: RaggedLayout, layer: KVLayer, window: int | None, gro
     return sums[last + 1] - sums[first]
 
 
-def _next_states(layout: RaggedLayout, states: Tensor, stored: Tensor) -> Tensor:
-    """The state after each new token [T]; the last of each row is left in its slot."""
+def _next_states(parts: Sequence[Tensor], pools: Sequence[Tensor], layout: RaggedLayout) -> Tensor:
+    """The state after each token [T]; the last of each row is left in its slot, where the layout moves states."""
     assert layout.state_slots is not None, "a state without a pool"
+    stored, states = parts[0][:, 0], pools[0]
     widths = torch.from_numpy(layout.host_widths.astype(np.int64)).to(stored.device)
     last = widths.cumsum(0) - 1
     # Row by row, with j from 0: s_j = 31^j · (31 s + Σ_{i ≤ j} h_i / 31^i)
@@ -160,7 +165,8 @@ def _next_states(layout: RaggedLayout, states: Tensor, stored: Tensor) -> Tensor
     sums = torch.nn.functional.pad((stored * _powers(pow(_DECAY, -1, _MODULUS), nth) % _MODULUS).cumsum(0), (1, 0))
     begun = states[layout.state_slots, 0].repeat_interleave(widths) * _DECAY
     passed = (begun + sums[1:] - sums[first]) % _MODULUS * _powers(_DECAY, nth) % _MODULUS
-    states[layout.state_slots, 0] = passed[last]
+    if layout.moves_states:
+        states[layout.state_slots, 0] = passed[last]
     return passed
 
 

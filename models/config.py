@@ -72,6 +72,10 @@ class DecoderConfig:
         recurrent = [layer.recurrent for layer in self.layers[:index]]
         return sum(1 if one.matrix is None else 2 for one in recurrent if one is not None)
 
+    def num_recurrent(self, index: int) -> int:
+        """Layers with a state before this one."""
+        return sum(layer.recurrent is not None for layer in self.layers[:index])
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:

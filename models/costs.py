@@ -24,11 +24,14 @@ def costs_of(
     blueprint: Blueprint, speculation: Speculation | None, precision: Precision, pool_dtype: torch.dtype
 ) -> Costs:
     """Costs of a model that is not loaded yet."""
-    state_bytes = sum(spec.size_bytes(TORCH_DTYPES[precision.compute]) for spec in blueprint.state_specs)
+    dtype = TORCH_DTYPES[precision.compute]
+    state, record = (
+        sum(spec.size_bytes(dtype) for spec in specs) for specs in (blueprint.state_specs, blueprint.record_specs)
+    )
     of_tokens, weights_bytes = token_bytes(blueprint.attention_specs, pool_dtype), blueprint.weights_bytes
     if speculation:
         # Of the full pool all, and never in 8 bits.
         drafted = token_bytes(speculation.attention_specs, TORCH_DTYPES[precision.compute])
         of_tokens = replace(of_tokens, full=of_tokens.full + drafted.full)
         weights_bytes += speculation.weights_bytes(precision)
-    return Costs(replace(of_tokens, state=state_bytes), weights_bytes)
+    return Costs(replace(of_tokens, state=state, record=record), weights_bytes)

@@ -10,7 +10,7 @@ from corymb.kernels.attention import AttentionSpec
 from corymb.models.features import EMBEDDED
 from corymb.models.inventory import EMBEDDING, FINAL_NORM, HEAD
 from corymb.models.layers import Parts, attention_specs
-from corymb.models.mixers import state_specs
+from corymb.models.mixers import record_specs, state_specs
 from corymb.models.model import Batch
 from corymb.models.rope import turn_table
 from corymb.models.rope_config import Rope
@@ -41,6 +41,7 @@ class Decoder:
         self.vocabulary = Vocabulary(parts.vocab_size, decoder.vocab_size, parts.group)
         self._specs = attention_specs(decoder)
         self._state_specs = state_specs(decoder)
+        self._record_specs = record_specs(decoder)
         self._layers = layers
         embedding = self.vocabulary.table(parts.weights.take(EMBEDDING))
         self._dtype = parts.storage.compute
@@ -70,6 +71,11 @@ class Decoder:
     def state_specs(self) -> Sequence[StateSpec]:
         """Those of layers that carry a state."""
         return self._state_specs
+
+    @property
+    def record_specs(self) -> Sequence[StateSpec]:
+        """Those of layers that carry a state."""
+        return self._record_specs
 
     @torch.inference_mode()
     def embed(self, token_ids: Tensor) -> Tensor:

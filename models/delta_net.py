@@ -1,8 +1,11 @@
 """The gated delta net: Qwen3-Next's and Qwen3.5's layers without attention."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from corymb.kernels.attention import RaggedLayout
 from corymb.kernels.recurrence import Convolution, DeltaRule, GatedNorm
 from corymb.models.layers import Parts, RMSNorm, add_product, multiply_normed
 from corymb.models.model import Batch
@@ -18,6 +21,7 @@ class DeltaNet:
         self._group = parts.group
         self._recurrence = parts.recurrence
         self._first_state = parts.decoder.num_states(index)
+        self._record = parts.decoder.num_recurrent(index)
         self._product = parts.storage.makers.linear(_projection(parts, name, config), None)
         self._output = parts.linear(f"{name}.out_proj", bias=False)
         self._convolution = Convolution(convolution_weight(parts, f"{name}.conv1d"), None, silu=True)
@@ -47,10 +51,15 @@ class DeltaNet:
         qkv, gates, strengths, decays = torch.split(
             product, [config.num_channels, config.value_size, heads, heads], dim=-1
         )
-        windows, states = batch.states[self._first_state : self._first_state + 2]
-        qkv = self._recurrence.convolve(qkv, self._convolution, windows, batch.layout)
-        read = self._recurrence.apply_delta_rule(qkv, strengths, decays, self._rule, states, batch.layout)
+        states = batch.states[self._first_state : self._first_state + 2]
+        read = batch.fold(self._record, (qkv, strengths, decays), states, self._fold)
         return self._recurrence.gate(read, gates.view(read.shape), self._norm).view(len(read), -1)
+
+    def _fold(self, parts: Sequence[Tensor], states: Sequence[Tensor], layout: RaggedLayout) -> Tensor:
+        qkv, strengths, decays = parts
+        windows, matrices = states
+        qkv = self._recurrence.convolve(qkv, self._convolution, windows, layout)
+        return self._recurrence.apply_delta_rule(qkv, strengths, decays, self._rule, matrices, layout)
 
     def add_to(self, residual: Tensor, attended: Tensor) -> Tensor | None:
         """See Mixer."""

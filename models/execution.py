@@ -19,6 +19,7 @@ from corymb.models.logprobs import Positions, Scores, entries, log_probabilities
 from corymb.models.model import Batch, Model
 from corymb.models.placement import Place
 from corymb.models.pooling import Pooled, pool
+from corymb.models.records import Replay
 from corymb.models.rows import Rows
 from corymb.models.sampler import Index, Sampler, Turn
 from corymb.models.settings import Needs
@@ -181,6 +182,7 @@ class Execution:
 
     def _batch(self, plan: StepPlan) -> Batch:
         layout = build_layout(plan, self.rows, self.place)
+        replay = self._replay(plan)
         return Batch(
             token_ids=gather_tokens(plan, layout, self.rows, self.place),
             positions=layout.positions,
@@ -190,7 +192,17 @@ class Execution:
             prompts=self.rows.prompts,
             states=self._states.tensors if self._states else (),
             capture=self._speculator.drafter.capture(plan.num_tokens) if self._speculator else None,
+            replay=replay,
         )
+
+    def _replay(self, plan: StepPlan) -> Replay | None:
+        records = self._states.records if self._states else None
+        if records is None or plan.states is None:
+            return None
+        if plan.states.landmarks is None:
+            records.pass_over(plan)
+            return None
+        return records.open(plan, plan.states.landmarks, self.rows)
 
     def _sample(
         self, hidden: Tensor, plan: StepPlan, index: Index, masks: AskMasks

@@ -105,10 +105,11 @@ def read_size_bytes(folder: Path, decoder: DecoderConfig, share: Share) -> int:
 
 
 def _build(decoder: DecoderConfig, share: Share, weights: Weights, options: LoadOptions) -> Decoder:
+    local = local_config(decoder, share)
     if decoder.multipliers is not None:
-        weights = MultipliedWeights(weights, decoder, decoder.multipliers)
+        weights = MultipliedWeights(weights, local, decoder.multipliers)
     parts = Parts(
-        decoder=local_config(decoder, share),
+        decoder=local,
         weights=weights,
         operations=options.operations,
         recurrence=options.recurrence,

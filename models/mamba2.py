@@ -1,8 +1,11 @@
 """The Mamba 2 mixer."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from corymb.kernels.attention import RaggedLayout
 from corymb.kernels.recurrence import Convolution, GatedNorm, StateSpace
 from corymb.models.delta_net import convolution_weight
 from corymb.models.layers import Parts, add_product
@@ -19,6 +22,7 @@ class Mamba2:
         self._group = parts.group
         self._recurrence = parts.recurrence
         self._first_state = parts.decoder.num_states(index)
+        self._record = parts.decoder.num_recurrent(index)
         self._product = parts.linear(f"{name}.in_proj", bias=config.bias)
         self._output = parts.linear(f"{name}.out_proj", bias=config.output_bias)
         bias = parts.weights.take(f"{name}.conv1d.bias").float().clone() if config.convolution_bias else None
@@ -41,12 +45,17 @@ class Mamba2:
         """Returns [T, size] of x [T, hidden_size], which is normed."""
         config = self._config
         gates, xbc, steps = torch.split(self._product(x), [config.size, config.num_channels, config.num_heads], dim=-1)
-        windows, states = batch.states[self._first_state : self._first_state + 2]
-        xbc = self._recurrence.convolve(xbc, self._convolution, windows, batch.layout)
-        read = self._recurrence.scan(xbc, steps, self._space, states, batch.layout)
+        states = batch.states[self._first_state : self._first_state + 2]
+        read = batch.fold(self._record, (xbc, steps), states, self._fold)
         # The norm, if there is one, is over groups of heads.
         shape = (len(read), config.num_groups if config.normed else config.num_heads, -1)
         return self._recurrence.gate(read.view(shape), gates.view(shape), self._norm).view(len(read), -1)
+
+    def _fold(self, parts: Sequence[Tensor], states: Sequence[Tensor], layout: RaggedLayout) -> Tensor:
+        xbc, steps = parts
+        windows, matrices = states
+        xbc = self._recurrence.convolve(xbc, self._convolution, windows, layout)
+        return self._recurrence.scan(xbc, steps, self._space, matrices, layout)
 
     def add_to(self, residual: Tensor, mixed: Tensor) -> Tensor | None:
         """What is still to be added to residual; None where it is added already."""

@@ -83,3 +83,8 @@ def state_specs(decoder: DecoderConfig) -> list[StateSpec]:
             if layer.recurrent.matrix is not None:
                 specs.append(StateSpec(layer.recurrent.matrix, torch.float32))
     return specs
+
+
+def record_specs(decoder: DecoderConfig) -> list[StateSpec]:
+    """What of a token each layer with a state must be given to take it through that again."""
+    return [StateSpec((layer.recurrent.record_size,)) for layer in decoder.layers if layer.recurrent is not None]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from corymb.kernels.attention import Attention, AttentionSpec, KVLayer, RaggedLayout
 from corymb.models.features import Capture
+from corymb.models.records import Fold, Replay
 from corymb.models.states import StateSpec
 from corymb.models.vocabulary import Vocabulary
 from corymb.scheduler.plan import Int32
@@ -34,6 +35,14 @@ class Batch:
     wanted: Tensor | None = None  # int64 [N], the tokens whose hidden states `forward` returns; None for all
     states: Sequence[Tensor] = ()  # in the order of `Model.state_specs`, each [num_state_slots, *shape]
     capture: Capture | None = None  # of a decoder that one process computes alone
+    replay: Replay | None = None  # of a step whose tokens may be taken back, where the model has states
+
+    def fold(self, record: int, parts: Sequence[Tensor], states: Sequence[Tensor], fold: Fold) -> Tensor:
+        """Takes the step's tokens through the states of the layer whose `record` this is, and returns what they give.
+        All that `fold` knows of the tokens is in the parts, [T, …]."""
+        if self.replay is not None:
+            self.replay.advance(record, parts, states, fold)
+        return fold(parts, states, self.layout)
 
 
 @runtime_checkable
@@ -82,6 +91,11 @@ class Model(Protocol):
         """What each sequence carries from token to token, beside keys and values: any number of tensors a layer. In
         `forward` the states of row r lie at layout.state_slots[r] of `Batch.states`: as the row's last step left them,
         zero in a new sequence. It leaves there the states after the row's last token."""
+        ...
+
+    @property
+    def record_specs(self) -> Sequence[StateSpec]:
+        """What `Batch.fold` records of one token, by its number `record`: one a layer that carries states."""
         ...
 
     def forward(self, batch: Batch) -> Tensor:

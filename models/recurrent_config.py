@@ -1,9 +1,23 @@
 """What layers that carry a state are, and where their tensors stand in a checkpoint. Imports no torch."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A part of a tensor's axis that ranks share: `count` things of `size` numbers, one after another."""
+
+    count: int
+    size: int
+
+    @property
+    def length(self) -> int:
+        """Numbers."""
+        return self.count * self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,39 @@ class DeltaNetConfig:
     def matrix(self) -> Shape:
         """The recurrent state of a sequence."""
         return (self.num_value_heads, self.key_dim, self.value_dim)
+
+    @property
+    def record_size(self) -> int:
+        """Numbers that a token needs to be taken through the states again."""
+        return self.num_channels + 2 * self.num_value_heads
+
+    def unsharable(self, num_ranks: int) -> str | None:
+        """What of the layer so many ranks cannot share; None where they can."""
+        return f"{self.num_key_heads} recurrent key heads" if self.num_key_heads % num_ranks else None
+
+    def local(self, num_ranks: int) -> "DeltaNetConfig":
+        """Of one rank: some key heads, with the value heads that they serve."""
+        keys, values = self.num_key_heads // num_ranks, self.num_value_heads // num_ranks
+        return replace(self, num_key_heads=keys, num_value_heads=values)
+
+    def runs(self) -> dict[str, Sequence[Run]]:
+        """How tensors are split, by name: out_proj.weight by input, others by output."""
+        keys = Run(self.num_key_heads, self.key_dim)
+        values, heads = Run(self.num_value_heads, self.value_dim), Run(self.num_value_heads, 1)
+        qkvz = Run(self.num_key_heads, (self.num_channels + self.value_size) // self.num_key_heads)
+        strengths_and_decays = Run(self.num_key_heads, 2 * self.num_value_heads // self.num_key_heads)
+        return {
+            "in_proj_qkvz.weight": [qkvz],
+            "in_proj_ba.weight": [strengths_and_decays],
+            "in_proj_qkv.weight": [keys, keys, values],
+            "in_proj_z.weight": [values],
+            "in_proj_b.weight": [heads],
+            "in_proj_a.weight": [heads],
+            "conv1d.weight": [keys, keys, values],
+            "A_log": [heads],
+            "dt_bias": [heads],
+            "out_proj.weight": [values],
+        }
 
     def tensors(self, hidden_size: int) -> dict[str, Shape]:
         """All tensors of the layer, by name within it."""
@@ -90,6 +137,42 @@ class Mamba2Config:
         """The recurrent state of a sequence."""
         return (self.num_heads, self.state_size, self.head_dim)
 
+    @property
+    def record_size(self) -> int:
+        """Numbers that a token needs to be taken through the states again."""
+        return self.num_channels + self.num_heads
+
+    def unsharable(self, num_ranks: int) -> str | None:
+        """What of the layer so many ranks cannot share; None where they can. Fewer groups of keys and queries than
+        ranks are kept by several each, unless a norm needs whole groups of heads."""
+        if self.num_heads % num_ranks:
+            return f"{self.num_heads} Mamba heads"
+        splits = self.num_groups % num_ranks == 0
+        if not splits and (self.normed or num_ranks % self.num_groups):
+            return f"{self.num_groups} groups of Mamba heads"
+        return None
+
+    def local(self, num_ranks: int) -> "Mamba2Config":
+        """Of one rank."""
+        return replace(self, num_heads=self.num_heads // num_ranks, num_groups=max(1, self.num_groups // num_ranks))
+
+    def runs(self) -> dict[str, Sequence[Run]]:
+        """How tensors are split, by name: out_proj.weight by input, others by output."""
+        inputs, heads = Run(self.num_heads, self.head_dim), Run(self.num_heads, 1)
+        groups = Run(self.num_groups, self.state_size)
+        projected, convolved = [inputs, inputs, groups, groups, heads], [inputs, groups, groups]
+        return {
+            "in_proj.weight": projected,
+            "in_proj.bias": projected,
+            "conv1d.weight": convolved,
+            "conv1d.bias": convolved,
+            "A_log": [heads],
+            "D": [heads],
+            "dt_bias": [heads],
+            "norm.weight": [inputs],
+            "out_proj.weight": [inputs],
+        }
+
     def tensors(self, hidden_size: int) -> dict[str, Shape]:
         """All tensors of the layer, by name within it."""
         num_outputs = self.size + self.num_channels + self.num_heads
@@ -116,6 +199,30 @@ class ShortConvolutionConfig:
     def matrix(self) -> None:
         """No state but the convolution's."""
         return
+
+    @property
+    def record_size(self) -> int:
+        """Numbers that a token needs to be taken through the states again."""
+        return self.num_channels
+
+    def unsharable(self, num_ranks: int) -> str | None:
+        """What of the layer so many ranks cannot share; None where they can."""
+        return f"convolutions of {self.num_channels:,} channels" if self.num_channels % num_ranks else None
+
+    def local(self, num_ranks: int) -> "ShortConvolutionConfig":
+        """Of one rank."""
+        return replace(self, num_channels=self.num_channels // num_ranks)
+
+    def runs(self) -> dict[str, Sequence[Run]]:
+        """How tensors are split, by name: out_proj.weight by input, others by output."""
+        channels = Run(self.num_channels, 1)
+        return {
+            "in_proj.weight": [channels] * 3,
+            "in_proj.bias": [channels] * 3,
+            "conv.weight": [channels],
+            "conv.bias": [channels],
+            "out_proj.weight": [channels],
+        }
 
     def tensors(self, hidden_size: int) -> dict[str, Shape]:
         """All tensors of the layer, by name within it."""

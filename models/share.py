@@ -10,16 +10,18 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from corymb.models.config import DecoderConfig
+from corymb.models.config import DecoderConfig, LayerConfig
 from corymb.models.errors import UnsupportedModel
 from corymb.models.experts_config import ExpertsConfig
 from corymb.models.inventory import EMBEDDING, HEAD
 from corymb.models.latent_config import LatentConfig
 from corymb.models.packed import BLOCK_NUMBERS
+from corymb.models.recurrent_config import Run
 
 FAMILIES = ("llama", "gemma", "deepseek")  # whose layers sum over ranks
 
 _LAYER = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.(\w+)_proj\.(weight|bias)")
+_OF_LAYER = re.compile(r"model\.layers\.(\d+)\.(\w+)\.(.+)")
 _LATENT = re.compile(r"model\.layers\.\d+\.self_attn\.(q|q_b|kv_b|o)_proj\.(weight|bias)")
 _STACKED = re.compile(r"model\.layers\.\d+\.(\w+)\.experts\.(gate_up|down)_proj(_bias|_blocks|_scales|)")
 _EXPERT = re.compile(r"model\.layers\.\d+\.(\w+)\.experts\.\d+\.(\w+)\.weight")
@@ -44,11 +46,16 @@ WHOLE = Share()
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A rank's part of a tensor: of one of its axes, filled up with zeros to `length`."""
+    """A rank's part of a tensor: pieces of one of its axes, one after another, filled up with zeros to `length`."""
 
     axis: Literal[0, 1, 2]
-    part: slice
+    pieces: tuple[slice, ...]
     length: int
+
+    @property
+    def num_kept(self) -> int:
+        """What is taken along the axis."""
+        return sum(piece.stop - piece.start for piece in self.pieces)
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
         """Of the part of a tensor of this shape."""
@@ -59,7 +66,7 @@ def check_split(decoder: DecoderConfig, architecture: str, size: int) -> None:
     """Raises UnsupportedModel, in one sentence, for a model that so many ranks cannot share."""
     if size == 1:
         return
-    if decoder.family not in FAMILIES or any(layer.recurrent for layer in decoder.layers):
+    if decoder.family not in FAMILIES:
         raise UnsupportedModel(f"{architecture} cannot be split over several ranks; leave --tp-size out.")
     heads, kv_heads = decoder.num_heads, decoder.num_kv_heads
     if heads % size:
@@ -68,6 +75,9 @@ def check_split(decoder: DecoderConfig, architecture: str, size: int) -> None:
         raise UnsupportedModel(_odd(f"{kv_heads} KV heads", size))
     if decoder.intermediate_size % size:
         raise UnsupportedModel(_odd(f"an MLP of {decoder.intermediate_size:,}", size))
+    for odd in {layer.recurrent.unsharable(size) for layer in decoder.layers if layer.recurrent is not None}:
+        if odd is not None:
+            raise UnsupportedModel(_odd(odd, size))
     experts = decoder.experts
     if experts is not None:
         if experts.form == "stacked":
@@ -94,7 +104,12 @@ def local_config(decoder: DecoderConfig, share: Share) -> DecoderConfig:
         num_kv_heads=max(1, decoder.num_kv_heads // share.size),
         intermediate_size=decoder.intermediate_size // share.size,
         experts=_local_experts(decoder.experts, share.size),
+        layers=tuple(_local_layer(layer, share.size) for layer in decoder.layers),
     )
+
+
+def _local_layer(layer: LayerConfig, size: int) -> LayerConfig:
+    return layer if layer.recurrent is None else dataclasses.replace(layer, recurrent=layer.recurrent.local(size))
 
 
 def _local_experts(experts: ExpertsConfig | None, size: int) -> ExpertsConfig | None:
@@ -111,12 +126,12 @@ def cut_of(name: str, decoder: DecoderConfig, share: Share) -> Cut | None:
     if share.size == 1:
         return None
     if name in (EMBEDDING, HEAD):
-        return Cut(0, share.of(decoder.vocab_size), -(-decoder.vocab_size // share.size))
+        return Cut(0, (share.of(decoder.vocab_size),), -(-decoder.vocab_size // share.size))
     if decoder.latent is not None and ".self_attn." in name:
         return _cut_of_latents(name, decoder, decoder.latent, share)
     found = _LAYER.fullmatch(name)
     if found is None:
-        return _cut_of_sinks_or_expert(name, decoder, share)
+        return _cut_of_recurrent(name, decoder, share) or _cut_of_sinks_or_expert(name, decoder, share)
     part, kind = found[2], found[3]
     if part in ("q", "k", "v"):
         return _heads(decoder, share, queries=part == "q")
@@ -137,6 +152,31 @@ def _cut_of_latents(name: str, decoder: DecoderConfig, latent: LatentConfig, sha
         return _once(0, decoder.hidden_size, share) if found[2] == "bias" else _even(1, values, share)
     of_head = latent.nope_dim + (latent.value_dim if found[1] == "kv_b" else latent.rope_dim)
     return _even(0, decoder.num_heads * of_head, share)
+
+
+def _cut_of_recurrent(name: str, decoder: DecoderConfig, share: Share) -> Cut | None:
+    found = _OF_LAYER.fullmatch(name)
+    config = (
+        decoder.layers[int(found[1])].recurrent if found is not None and int(found[1]) < len(decoder.layers) else None
+    )
+    if found is None or config is None or found[2] != config.name:
+        return None
+    if found[3] == "out_proj.bias":
+        return _once(0, decoder.hidden_size, share)
+    runs = config.runs().get(found[3])
+    if runs is None:
+        return None
+    begins = [sum(run.length for run in runs[:nth]) for nth in range(len(runs))]
+    pieces = tuple(_piece(begin, run, share) for begin, run in zip(begins, runs, strict=True))
+    return Cut(
+        1 if found[3] == "out_proj.weight" else 0, pieces, sum(int(piece.stop - piece.start) for piece in pieces)
+    )
+
+
+def _piece(begin: int, run: Run, share: Share) -> slice:
+    """A rank's part of a run; where there are fewer things than ranks, several keep the same."""
+    first = begin + share.rank * run.count // share.size * run.size
+    return slice(first, first + max(1, run.count // share.size) * run.size)
 
 
 def _cut_of_sinks_or_expert(name: str, decoder: DecoderConfig, share: Share) -> Cut | None:
@@ -174,15 +214,16 @@ def _cut_of_interleaved(part: str, kind: str, experts: ExpertsConfig, hidden_siz
 
 def _once(axis: Literal[0, 1], count: int, share: Share) -> Cut:
     """Of what is added to the sum over the ranks: one rank adds it."""
-    return Cut(axis, slice(0, count if share.rank == 0 else 0), count)
+    return Cut(axis, (slice(0, count if share.rank == 0 else 0),), count)
 
 
 def _heads(decoder: DecoderConfig, share: Share, *, queries: bool) -> Cut:
     count = decoder.num_heads if queries else decoder.num_kv_heads
     local = max(1, count // share.size)
     first = share.rank * count // share.size
-    return Cut(0, slice(first * decoder.head_dim, (first + local) * decoder.head_dim), local * decoder.head_dim)
+    size = 2 * decoder.head_dim if queries and decoder.output_gate else decoder.head_dim
+    return Cut(0, (slice(first * size, (first + local) * size),), local * size)
 
 
 def _even(axis: Literal[0, 1, 2], count: int, share: Share) -> Cut:
-    return Cut(axis, share.of(count), count // share.size)
+    return Cut(axis, (share.of(count),), count // share.size)

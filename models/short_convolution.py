@@ -1,7 +1,10 @@
 """LFM2's layers without attention: a short convolution between two gates."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
+from corymb.kernels.attention import RaggedLayout
 from corymb.kernels.recurrence import Convolution
 from corymb.models.delta_net import convolution_weight
 from corymb.models.layers import Parts, RMSNorm, add_product, multiply_normed
@@ -17,6 +20,7 @@ class ShortConvolution:
         self._group = parts.group
         self._recurrence = parts.recurrence
         self._state = parts.decoder.num_states(index)
+        self._record = parts.decoder.num_recurrent(index)
         self._product = parts.linear(f"{name}.in_proj", bias=config.bias)
         self._output = parts.linear(f"{name}.out_proj", bias=config.bias)
         bias = parts.weights.take(f"{name}.conv.bias").float().clone() if config.bias else None
@@ -32,8 +36,12 @@ class ShortConvolution:
     ) -> Tensor:
         """See Mixer."""
         before, after, inputs = multiply_normed(self._product, delta, residual, norm).chunk(3, dim=-1)
-        windows = batch.states[self._state]
-        return self._recurrence.convolve(before * inputs, self._convolution, windows, batch.layout) * after
+        states = batch.states[self._state : self._state + 1]
+        return batch.fold(self._record, (before * inputs,), states, self._fold) * after
+
+    def _fold(self, parts: Sequence[Tensor], states: Sequence[Tensor], layout: RaggedLayout) -> Tensor:
+        (inputs,), (windows,) = parts, states
+        return self._recurrence.convolve(inputs, self._convolution, windows, layout)
 
     def add_to(self, residual: Tensor, attended: Tensor) -> Tensor | None:
         """See Mixer."""

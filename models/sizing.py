@@ -20,11 +20,12 @@ class NotEnoughMemory(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """What one token costs in each pool, and one recurrent state, over all layers."""
+    """What one token costs in each pool, one recurrent state, and the record of a draft, over all layers."""
 
     full: int
     sliding: int
     state: int = 0
+    record: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class PoolRequest:
     sliding_ratio: float = SLIDING_RATIO  # tokens of the sliding pool for each token of the full pool
     state_ratio: float = STATE_RATIO  # bytes of recurrent states for each byte of keys and values
     max_states: int | None = None  # None: by the ratio
+    num_records: int = 0  # tokens of all requests that may be taken back at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,13 @@ class PoolSizes:
     num_sliding_tokens: int
     num_states: int
     cost: TokenBytes
+    num_records: int = 0
 
     @property
     def size_bytes(self) -> int:
         """Of all pools."""
         tokens = self.num_full_tokens * self.cost.full + self.num_sliding_tokens * self.cost.sliding
-        return tokens + self.num_states * self.cost.state
+        return tokens + self.num_states * self.cost.state + self.num_records * self.cost.record
 
     def table(self) -> list[str]:
         """A line a pool, for people."""
@@ -62,6 +65,7 @@ class PoolSizes:
             ("full", self.num_full_tokens, "tokens", self.cost.full),
             ("sliding", self.num_sliding_tokens, "tokens", self.cost.sliding),
             ("recurrent", self.num_states, "states", self.cost.state),
+            ("records", self.num_records, "tokens", self.cost.record),
         ]
         return [
             f"{name:<10}{count:>11,} {unit} × {cost:>10,} bytes = {gib(count * cost):>10}"
@@ -93,11 +97,22 @@ def find_room(memory: Memory, weights_bytes: int, mem_fraction_static: float | N
 
 
 def size_pools(cost: TokenBytes, window: int | None, request: PoolRequest, room: Room) -> PoolSizes:
-    """Decides the pools' sizes: states first, then tokens of what they leave. Raises NotEnoughMemory."""
+    """Decides the pools' sizes: records, then states, then tokens of what they leave. Raises NotEnoughMemory."""
+    num_records = request.num_records if cost.record else 0
+    records_bytes = num_records * cost.record
+    if 0 < room.pool_bytes <= records_bytes:
+        raise NotEnoughMemory(
+            f"Too little memory: records of {num_records} drafts take {gib(records_bytes)} of the "
+            f"{gib(room.pool_bytes)} for pools; lower --max-running-requests or --speculative-num-draft-tokens."
+        )
+    room = _without(room, records_bytes)
     num_states = _num_states(cost, request, room)
-    states_bytes = num_states * cost.state
-    room = replace(room, pool_bytes=room.pool_bytes - states_bytes, available_bytes=room.available_bytes - states_bytes)
-    return replace(_size_tokens(cost, window, request, room), num_states=num_states)
+    room = _without(room, num_states * cost.state)
+    return replace(_size_tokens(cost, window, request, room), num_states=num_states, num_records=num_records)
+
+
+def _without(room: Room, taken_bytes: int) -> Room:
+    return replace(room, pool_bytes=room.pool_bytes - taken_bytes, available_bytes=room.available_bytes - taken_bytes)
 
 
 def _num_states(cost: TokenBytes, request: PoolRequest, room: Room) -> int:

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from corymb.cache.writes import Int32, StateWrites
 from corymb.models.placement import Place
+
+if TYPE_CHECKING:
+    from corymb.models.records import Records
 
 ALIGNMENT = 64  # numbers: kernels read several at once
 
@@ -32,8 +36,17 @@ class StatePools:
     """Owns a pool for each type, in which all states of a slot lie together, and moves states between slots, in the
     order of plans: a launch or two move them all."""
 
-    def __init__(self, specs: Sequence[StateSpec], num_slots: int, *, dtype: torch.dtype, place: Place) -> None:
-        """`tensors`: [num_slots, *shape] of each spec, parts of the pools."""
+    def __init__(
+        self,
+        specs: Sequence[StateSpec],
+        num_slots: int,
+        *,
+        dtype: torch.dtype,
+        place: Place,
+        records: "Records | None" = None,
+    ) -> None:
+        """`tensors`: [num_slots, *shape] of each spec, parts of the pools. `records`: of a server that drafts."""
+        self.records = records
         kinds = [spec.dtype or dtype for spec in specs]
         sizes = dict.fromkeys(kinds, 0)
         begins = []

@@ -65,8 +65,7 @@ def size_bytes(stored: StoredTensor, cut: Cut | None) -> int:
     """What is read of a stored tensor."""
     if cut is None:
         return stored.size_bytes
-    num_kept: int = cut.part.stop - cut.part.start
-    return stored.size_bytes // max(1, stored.shape[cut.axis]) * num_kept
+    return stored.size_bytes // max(1, stored.shape[cut.axis]) * cut.num_kept
 
 
 def _read(file: safe_open, name: str, cut: Cut | None) -> Tensor:
@@ -74,11 +73,11 @@ def _read(file: safe_open, name: str, cut: Cut | None) -> Tensor:
         tensor: Tensor = file.get_tensor(name)  # type: ignore[no-untyped-call]
         return tensor
     lazy = file.get_slice(name)  # type: ignore[no-untyped-call]
-    if cut.part.start == cut.part.stop:  # the format's reader has no empty slices
+    if not cut.num_kept:  # the format's reader has no empty slices
         first: Tensor = lazy[:1]
         return first.new_zeros(cut.shape(tuple(lazy.get_shape())))
-    part: Tensor = lazy[(*[slice(None)] * cut.axis, cut.part)]
-    return filled_up(part, cut)
+    pieces: list[Tensor] = [lazy[(*[slice(None)] * cut.axis, piece)] for piece in cut.pieces]
+    return filled_up(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=cut.axis), cut)
 
 
 def filled_up(part: Tensor, cut: Cut) -> Tensor:
@@ -119,5 +118,5 @@ class DummyWeights:
         cut = self._cuts(name)
         if cut is None:
             return tensor
-        part = tensor.narrow(cut.axis, cut.part.start, cut.part.stop - cut.part.start)
-        return filled_up(part, cut).clone(memory_format=torch.contiguous_format)
+        pieces = [tensor.narrow(cut.axis, piece.start, piece.stop - piece.start) for piece in cut.pieces]
+        return filled_up(torch.cat(pieces, dim=cut.axis), cut).clone(memory_format=torch.contiguous_format)

@@ -42,6 +42,9 @@ class Part:
     num_outputs: Int32
     scores_from: Int32 | None = None
     windows: Windows | None = None
+    pending: Int32 | None = (
+        None  # with windows: drafts of each row in steps before this one whose results are not known
+    )
 
 
 def decode_part(batch: Batch, slots: Int32, progress: Rows, windows: Windows | None = None) -> Part:
@@ -57,6 +60,7 @@ def decode_part(batch: Batch, slots: Int32, progress: Rows, windows: Windows | N
         samples=np.ones(count, np.bool_),
         num_outputs=progress.outputs[batch.rows],
         windows=windows,
+        pending=None if windows is None else progress.pending[batch.rows],
     )
 
 
@@ -93,7 +97,10 @@ def put_together(
     """The plan of one step; takes the cache's table writes along. `constrained` tells it of every row of the table."""
     one = parts[0] if len(parts) == 1 else _concatenate(parts)
     waiting = np.flatnonzero(constrained[one.rows] & one.samples).astype(np.int32)
-    states = cache.take_state_writes(one.rows, one.starts + one.widths)
+    if one.pending is None:
+        states = cache.take_state_writes(one.rows, one.starts + one.widths)
+    else:
+        states = cache.pass_states(one.rows, one.starts, one.pending)
     return StepPlan(
         step=step,
         rows=one.rows,

@@ -34,7 +34,8 @@ class Settling:
     def _settle_row(self, flight: InFlight, index: int, token_ids: list[int], sampled: Sampled) -> None:
         request = flight.requests[index]
         if flight.plan.windows is not None and request.lease is not None:
-            self._progress(request.lease.row, len(token_ids) - 1, int(flight.plan.windows.most[index]))
+            most = int(flight.plan.windows.most[index])
+            self._progress(flight.plan.step, request.lease.row, len(token_ids) - 1, most)
         if sampled.drafted is not None and sampled.drafted.allowed[index]:
             request.speculate(int(sampled.drafted.allowed[index]), len(token_ids) - 1)
         if index in sampled.errors:
@@ -48,9 +49,11 @@ class Settling:
         elif request.sampling.max_new_tokens == 0 and _reaches_end(flight.plan, index, request):
             self._ledger.end(request, Finish("length"), keep=True)
 
-    def _progress(self, row: int, num_accepted: int, most: int) -> None:
+    def _progress(self, step: int, row: int, num_accepted: int, most: int) -> None:
         """A step of the row is not in flight any more: of its drafts it is known how many count."""
         rows = self._ledger.rows
+        if rows.last_step[row] > step:
+            self._ledger.cache.settle_state(row, num_accepted, most)
         rows.computed[row] += num_accepted
         rows.outputs[row] += num_accepted
         rows.pending[row] -= most

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from corymb.cache.writes import Landmarks, StateWrites
 from corymb.models.warm_up import padding_step
 from corymb.scheduler.plan import LAST_SAMPLED, Int32, Sampled, StepPlan, Windows
 from corymb.speculative.cost_model import CostModel, Curve, Tiers, as_they_are, envelope
@@ -79,5 +80,6 @@ def _step(num_rows: int, window: int, context: int) -> StepPlan:
         slots=np.empty(0, np.int32),
         samples=np.ones(num_rows, np.bool_),
         num_outputs=np.ones(num_rows, np.int32),
+        states=StateWrites.only(zeros, Landmarks(zeros, zeros)),
         windows=Windows(np.full(num_rows, window, np.int32), None, zeros, zeros),
     )

@@ -1,4 +1,4 @@
-"""Models with experts, sinks, latents and indexes, split over ranks that are threads here: the logits of one rank."""
+"""Models with experts, sinks, latents, indexes and states, split over ranks that are threads: the logits of one."""
 
 import threading
 from collections.abc import Callable
@@ -27,6 +27,11 @@ SPLIT = {
     "deepseek v3, queries at once": {"num_key_value_heads": 4},
     "deepseek v3, biases": {"num_key_value_heads": 4},
     "glm moe dsa, shared index": {"num_key_value_heads": 4},
+    "qwen3-next": {"linear_num_key_heads": 4, "linear_num_value_heads": 8},
+    "qwen3.5": {"linear_num_key_heads": 4, "linear_num_value_heads": 8},
+    "falcon-h1, multiplied": {},
+    "falcon-h1, gated before its norm": {"mamba_n_groups": 4},
+    "lfm2 with biases": {"intermediate_size": 96},
 }
 
 
@@ -74,7 +79,8 @@ class ThreadGroup:
 def logits(folder: Path, options: LoadOptions) -> torch.Tensor:
     """Of two rows, over a chunk each and a step of both."""
     model = load_model(folder, read_config(folder), options)
-    sequences, attention = Sequences.empty(model.attention_specs, num_rows=3, context_length=64), TorchAttention()
+    sequences = Sequences.empty(model.attention_specs, model.state_specs, num_rows=3, context_length=64)
+    attention = TorchAttention()
     prompts = {1: random_prompt(1, 40), 2: random_prompt(2, 9)}
     steps = [{1: prompts[1][:30], 2: prompts[2]}, {1: prompts[1][30:], 2: [7]}, {1: [5], 2: [6]}]
     return torch.cat([model.logits(sequences.step(model, attention, step)) for step in steps])
@@ -106,6 +112,21 @@ def assert_split_is_whole(folder: Path, size: int) -> None:
 @pytest.mark.parametrize("name", SPLIT)
 def test_ranks_together_compute_what_one_does(name: str, size: int, tmp_path: Path) -> None:
     assert_split_is_whole(write(name, tmp_path), size)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sentence"),
+    [
+        ("qwen3-next", {"linear_num_key_heads": 2}, "2 recurrent key heads, which 4 ranks cannot share evenly"),
+        ("falcon-h1, gated before its norm", {"mamba_n_groups": 2}, "2 groups of Mamba heads, which 4 ranks"),
+        ("falcon-h1, multiplied", {"mamba_n_heads": 2, "mamba_d_head": 32}, "2 Mamba heads, which 4 ranks"),
+    ],
+)
+def test_states_that_ranks_cannot_share_are_refused(
+    name: str, changes: dict[str, int], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel, match=sentence):
+        logits(write(name, tmp_path, **changes), LoadOptions(group=ThreadGroup(Meeting(4), 0)))
 
 
 def pack(folder: Path) -> None:

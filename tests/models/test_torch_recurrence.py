@@ -143,6 +143,32 @@ def test_a_row_gives_the_same_bits_in_any_company(name: str) -> None:
         assert torch.equal(states[row + 2], together_states[row + 2]), row
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("kept", range(6))
+def test_drafts_that_are_taken_back_and_gone_through_again_change_no_bit(name: str, kept: int) -> None:
+    """Whatever of a window of five is kept: verified against frozen states, then replayed; and one by one."""
+    torch.manual_seed(11)
+    widths, starts = [5, 1, 3], [62, 7, 0]
+    operation, ends = OPERATIONS[name](sum(widths), 6), np.cumsum(widths)
+    frozen, plain = operation.states.clone(), operation.states.clone()
+    verified = operation.run(FAST, replace(layout_of(widths, starts), moves_states=False), operation.inputs, frozen)
+    assert torch.equal(frozen, operation.states), "a state has moved"
+    counts = [min(kept, width) for width in widths]
+    for row, count in enumerate(counts):
+        for nth in range(count):
+            at = ends[row] - widths[row] + nth
+            one = replace(layout_of([1], [starts[row] + nth]), state_slots=torch.tensor([row + 2]))
+            alone = operation.run(FAST, one, tuple(part[at : at + 1] for part in operation.inputs), plain)
+            assert torch.equal(alone[0], verified[at])
+    rows = [row for row, count in enumerate(counts) if count]
+    if rows:
+        tokens = torch.cat([torch.arange(counts[row]) + int(ends[row]) - widths[row] for row in rows])
+        layout = layout_of([counts[row] for row in rows], [starts[row] for row in rows])
+        again = replace(layout, state_slots=torch.tensor(rows) + 2)
+        operation.run(FAST, again, tuple(part[tokens] for part in operation.inputs), frozen)
+    assert torch.equal(frozen, plain)
+
+
 def test_strong_repeated_keys_stay_exact() -> None:
     """A key that comes again and again makes a system of equations whose powers overflow."""
     operation = delta_rule(GRID, 3)

@@ -132,14 +132,26 @@ FAULTS = [
     Fault(
         "a state that saw a late token is donated",
         "cache/state_pool.py",
-        "if finished and at == length and",
-        "if finished and at >= length and",
+        "fits = shared < at <= length or at == length",
+        "fits = shared < at",
     ),
     Fault(
         "a snapshot beyond what counts is donated",
         "cache/state_pool.py",
-        "usable = [stop for stop in sorted(kept) if stop <= length]",
+        "usable = [stop for stop in sorted(kept) if stop <= min(length, at)]",
         "usable = sorted(kept)",
+    ),
+    Fault(
+        "a snapshot is wanted where a row that drafts may have been already",
+        "cache/state_pool.py",
+        "farthest = self.rows.stops[rows] + self.rows.slack[rows]",
+        "farthest = self.rows.stops[rows]",
+    ),
+    Fault(
+        "a snapshot is believed taken by the step that may take it",
+        "cache/state_pool.py",
+        "free = state.landmarks[rows] <= state.stops[rows]",
+        "free = state.landmarks[rows] <= starts",
     ),
     Fault(
         "a new sequence starts from what lay there before",

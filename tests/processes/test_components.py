@@ -15,17 +15,19 @@ NUM_TOKENS = 24
 LITTLE = ("--max-total-tokens", "1400")
 HALF = ("--swa-full-tokens-ratio", "0.5")
 STATES = ("--max-mamba-cache-size", "11", "--mamba-track-interval", "16")
+DRAFTS = ("--speculative-algorithm", "NGRAM")
 HOST = ("--enable-hierarchical-cache", "--hicache-write-policy", "write_back")
 FLAGS = {
     "hash-sliding": (*LITTLE, *HALF, "--page-size", "4", "--chunked-prefill-size", "32", "--enable-mixed-chunk"),
-    "hash-recurrent": (*LITTLE, *STATES, "--disable-overlap-schedule"),
-    "hash-hybrid+host": (
+    "hash-recurrent+drafts": (*LITTLE, *STATES, *DRAFTS, "--disable-overlap-schedule"),
+    "hash-hybrid+drafts+host": (
         *LITTLE,
         *HALF,
         *STATES,
-        "--enable-hierarchical-cache",
-        "--hicache-write-policy",
-        "write_back",
+        *DRAFTS,
+        *HOST,
+        "--speculative-dspark-verify-mode",
+        "static",
     ),
     "hash-hybrid": (*LITTLE, *HALF, *STATES, "--chunked-prefill-size", "48"),
 }

@@ -36,6 +36,16 @@ MODELS = {
         "mlp_only_layers": [0],
         "decoder_sparse_step": 1,
     },
+    "qwen3.5": BASE
+    | {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "num_hidden_layers": 4,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+    },
     "gemma3": BASE
     | {
         "architectures": ["Gemma3ForCausalLM"],

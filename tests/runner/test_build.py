@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from corymb.models.placement import Place
 from corymb.models.pools import allocate, token_bytes
 from corymb.models.sizing import NotEnoughMemory, PoolRequest, TokenBytes, find_room, size_pools
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 FULL = AttentionSpec(num_heads=8, num_kv_heads=2, head_dim=64, scale=0.125)
 SLIDING = AttentionSpec(num_heads=8, num_kv_heads=2, head_dim=64, scale=0.125, window=512)
 LLAMA = {
@@ -230,6 +231,20 @@ def test_too_little_memory_for_states_is_one_sentence(
 ) -> None:
     with pytest.raises(NotEnoughMemory, match=sentence):
         size_with_states(available, **asked)
+
+
+def test_records_of_drafts_come_before_all_pools() -> None:
+    cost, request = (
+        TokenBytes(full=1000, sliding=0, state=5000, record=300),
+        PoolRequest(500, 8, num_records=9 * 8, mem_fraction_static=0.5),
+    )
+    plain = size_pools(cost, None, replace(request, num_records=0), find_room(Memory(2 * MIB, 2 * MIB), 0, 0.5))
+    sizes = size_pools(cost, None, request, find_room(Memory(2 * MIB, 2 * MIB), 0, 0.5))
+    assert (sizes.num_records, plain.num_records) == (72, 0)
+    assert MIB - 6000 < sizes.size_bytes <= MIB
+    assert sizes.num_full_tokens < plain.num_full_tokens
+    with pytest.raises(NotEnoughMemory, match=r"records of 72 drafts take .*; lower --max-running-requests or"):
+        size_pools(replace(cost, record=20_000), None, request, find_room(Memory(2 * MIB, 2 * MIB), 0, 0.5))
 
 
 def test_the_start_shows_what_every_pool_got(toy: Callable[..., Path]) -> None:

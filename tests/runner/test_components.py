@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 from by_loop import FakePort, serve_rounds
+from drafting import Drafts, ForcedBudgets, ScriptedDrafter
 from talks import EVERYTHING, NUM_TOKENS, ask, cached, conversations, says, toy_folder
 
 from corymb.cache.cache import Cache
 from corymb.scheduler.messages import Abort, ToScheduler
 
 MODELS = ["hash-sliding", "hash-recurrent", "hash-hybrid"]
+NUM_DRAFTS = 4
 # Options of a kind of memory that a model does not have are refused.
 LACKS = {"state_interval": "hash-sliding", "max_states": "hash-sliding", "max_states_per_path": "hash-sliding"}
 LACKS |= {"sliding_ratio": "hash-recurrent"}
@@ -68,6 +70,40 @@ def test_conversations_go_on_from_what_they_left(folders: Callable[[str], Path],
         # Every fourth goes on from the very end of what was said.
         for hit, prompt in list(zip(cached(port), prompts, strict=True))[::4]:
             assert hit >= len(prompt) - len(" and 0? ") - 1, "a conversation was computed again"
+
+
+def follow(model: str) -> Callable[[list[int], int], list[int]]:
+    """Drafts what the model says, but for some places."""
+
+    def say(known: list[int], count: int) -> list[int]:
+        drafts = says(bytes(known), count, model)
+        return [0 if (len(known) + place) % 9 in (2, 7) else draft for place, draft in enumerate(drafts)]
+
+    return say
+
+
+def drafting(model: str) -> dict[str, object]:
+    drafter = Drafts(lambda num_rows: ScriptedDrafter(follow(model), NUM_DRAFTS, num_rows=num_rows))
+    return {"speculation": drafter, "windows": ForcedBudgets(NUM_DRAFTS)}
+
+
+@pytest.mark.parametrize("model", ["hash-recurrent", "hash-hybrid"])
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "chunks beside running rows"])
+def test_conversations_with_drafts_are_exact(folders: Callable[[str], Path], variant: str, model: str) -> None:
+    talk(folders(model), model, VARIANTS[variant] | drafting(model), Cache.check)
+
+
+@pytest.mark.parametrize("model", ["hash-recurrent", "hash-hybrid"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_conversations_with_drafts_leave_exact_states_near_their_ends(
+    folders: Callable[[str], Path], model: str, depth: int
+) -> None:
+    _, *later = talk(folders(model), model, {"state_interval": 64, "overlap_depth": depth} | drafting(model))
+    turns = list(conversations(model))[1:]
+    for prompts, port in zip(turns, later, strict=True):
+        for hit, prompt in list(zip(cached(port), prompts, strict=True))[::4]:
+            # A state stays before what the last step gave.
+            assert hit >= len(prompt) - len(" and 0? ") - 1 - (1 + NUM_DRAFTS), "a conversation was computed again"
 
 
 @pytest.mark.parametrize(

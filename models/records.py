@@ -1,0 +1,143 @@
+"""Drafts that recurrent states have not seen: what layers keep of them until it is known which of them count.
+
+A state forgets as it takes a token in, so it cannot give one back; and a copy of it behind every draft would take far
+more room than what it is given of one (`StateSpec` of `Model.record_specs` against those of `Model.state_specs`). So in
+a step that drafts all states stay where they are, at its beginning, and each layer records its tokens. The row's next
+step takes those that were kept through the state first, by the same operations: the bits are those of decoding.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corymb.cache.config import CacheConfig
+from corymb.cache.writes import Landmarks
+from corymb.kernels.attention import RaggedLayout
+from corymb.models.batch import lay_out
+from corymb.models.placement import Place
+from corymb.models.rows import Rows
+from corymb.models.states import StatePools, StateSpec
+from corymb.scheduler.plan import Int32, StepPlan
+
+# What a layer does with its parts of T tokens, each [T, …], and its states: returns what they give.
+Fold = Callable[[Sequence[Tensor], Sequence[Tensor], RaggedLayout], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A part of the way that states have to go before a step."""
+
+    layout: RaggedLayout  # of the tokens, whose rows are those that go
+    records: Tensor  # int64 [T], where they are
+    copy_from: Tensor  # int64, states that are wanted as they are behind it
+    copy_to: Tensor
+
+
+class Stateful(Protocol):
+    """What is asked here of a model (see models.model)."""
+
+    @property
+    def state_specs(self) -> Sequence[StateSpec]:
+        """What each sequence carries."""
+        ...
+
+    @property
+    def record_specs(self) -> Sequence[StateSpec]:
+        """What is recorded of one token."""
+        ...
+
+
+def make_states(
+    model: Stateful, config: CacheConfig, dtype: torch.dtype, place: Place, *, num_recorded: int
+) -> StatePools | None:
+    """The pools of a model's states; None where it has none. `num_recorded`: tokens of a row and step that may be taken
+    back, 0 on a server that does not draft."""
+    if not model.state_specs:
+        return None
+    records = None
+    if num_recorded:
+        specs = model.record_specs
+        records = Records(specs, num_rows=config.num_rows, num_tokens=num_recorded, dtype=dtype, place=place)
+    return StatePools(model.state_specs, config.num_states, dtype=dtype, place=place, records=records)
+
+
+class Replay:
+    """One step's view of the records."""
+
+    def __init__(self, records: Sequence[Tensor], legs: Sequence[Leg], places: Tensor) -> None:
+        """`places` [T]: where the step's own tokens are recorded."""
+        self._records = records
+        self._legs = legs
+        self._places = places
+
+    def advance(self, record: int, parts: Sequence[Tensor], states: Sequence[Tensor], fold: Fold) -> None:
+        """Brings a layer's states to the beginning of the step, of which it then records the parts."""
+        kept, sizes = self._records[record], [part.shape[1] for part in parts]
+        for leg in self._legs:
+            fold(torch.split(kept.index_select(0, leg.records), sizes, dim=1), states, leg.layout)
+            for tensor in states if len(leg.copy_to) else ():
+                tensor.index_copy_(0, leg.copy_to, tensor.index_select(0, leg.copy_from))
+        kept.index_copy_(0, self._places, torch.cat(list(parts), dim=1).to(kept.dtype))
+
+
+class Records:
+    """Owns the records, and knows how far each row's states have come. Follows the steps in their order."""
+
+    def __init__(
+        self, specs: Sequence[StateSpec], *, num_rows: int, num_tokens: int, dtype: torch.dtype, place: Place
+    ) -> None:
+        """`num_tokens`: of a row and step, at most."""
+        self._num_tokens = num_tokens
+        self._tensors = [place.zeros((num_rows * num_tokens, *spec.shape), spec.dtype or dtype) for spec in specs]
+        self._seen = np.zeros(num_rows, np.int32)
+        self._place = place
+
+    def pass_over(self, plan: StepPlan) -> None:
+        """The states have seen the whole step: its tokens are here to stay."""
+        self._seen[plan.rows] = plan.starts + plan.widths
+
+    def open(self, plan: StepPlan, landmarks: Landmarks, rows: Rows) -> Replay:
+        """A step whose tokens may be taken back. The plan says where its rows are."""
+        assert plan.widths.max() <= self._num_tokens, "more tokens than a row records"
+        seen = self._seen[plan.rows]
+        self._seen[plan.rows] = plan.starts
+        passed = (seen < landmarks.positions) & (landmarks.positions <= plan.starts)
+        stops = np.where(passed, landmarks.positions, plan.starts)
+        # seen   → stops: to the landmark, or else the whole way   → starts: the rest
+        legs = [self._leg(plan, (seen, seen, stops), passed, landmarks.slots, rows)]
+        legs.append(self._leg(plan, (seen, stops, plan.starts), np.zeros_like(passed), landmarks.slots, rows))
+        places = self._at(plan.rows, np.zeros_like(plan.widths), plan.widths)
+        return Replay(self._tensors, [leg for leg in legs if leg.layout.num_rows], places)
+
+    def _leg(
+        self,
+        plan: StepPlan,
+        way: tuple[Int32, Int32, Int32],
+        wanted: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+        slots: Int32,
+        rows: Rows,
+    ) -> Leg:
+        assert plan.states is not None, "a model with states has a plan for them"
+        first, begin, end = way
+        goes = end > begin
+        chosen, widths = plan.rows[goes], (end - begin)[goes]
+        layout = lay_out(
+            chosen, widths, begin[goes], table=rows.table, full_to_sliding=rows.full_to_sliding, place=self._place
+        )
+        working = self._place(plan.states.slots.astype(np.int64))
+        return Leg(
+            replace(layout, state_slots=working[self._place(np.flatnonzero(goes))]),
+            self._at(chosen, (begin - first)[goes], widths),
+            working[self._place(np.flatnonzero(wanted))],
+            self._place(slots[wanted].astype(np.int64)),
+        )
+
+    def _at(self, rows: Int32, firsts: Int32, widths: Int32) -> Tensor:
+        """Where tokens [firsts, firsts + widths) of the rows' steps are recorded."""
+        offsets = np.cumsum(widths) - widths
+        begins = rows.astype(np.int64) * self._num_tokens + firsts
+        return self._place(np.repeat(begins - offsets, widths) + np.arange(widths.sum()))
