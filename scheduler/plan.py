@@ -115,6 +115,7 @@ class Drafted:
     draft_s: float
     verify_s: float  # without what the step waited for masks
     num_allowed: Int32 | None = None  # [R], of the verified, drafts that might be accepted; None: all of them
+    settle_s: float = 0.0  # of `verify_s`, what came behind the target's forward, where that is told apart
 
     @property
     def allowed(self) -> Int32:
