@@ -11,7 +11,7 @@ from test_speculation import TARGET, Recorded, gpu_runner, read_drafts, requests
 from corymb.cache.config import CacheConfig
 from corymb.speculative.allocation import Compact
 
-NUM_SLOTS, CONTEXT = 150, 40
+NUM_SLOTS, CONTEXT = 100, 24
 
 
 def test_a_step_touches_what_its_rows_own_up_to_the_contexts_end(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_a_step_touches_what_its_rows_own_up_to_the_contexts_end(tmp_path: Path)
     speculation = replace(read_drafts("DSPARK", tmp_path / "draft", target), allotment=Compact())
     cache = CacheConfig(num_full_tokens=NUM_SLOTS, num_rows=3, context_length=CONTEXT)
     room = msgspec.structs.replace(cache, num_full_tokens=NUM_SLOTS + 1)
-    guarded = Guarded(gpu_runner(target, room, speculation, 2))
+    guarded = Guarded(gpu_runner(target, room, speculation, 1))
     asked = requests([{"max_new_tokens": 2}, {"logit_bias": {30: 100.0}}])
     long = np.arange(3, 3 + CONTEXT - 6, dtype=np.int32)
     asked.append(msgspec.structs.replace(asked[1], rid="long", prompt=long.tobytes(), logprobs=None))
