@@ -146,7 +146,7 @@ class SpeculativeStep:
             draft_s, verify_s = times.drafted.seconds_since(times.begun), times.done.seconds_since(times.drafted)
             settle_s = times.done.seconds_since(times.settling)
             drafted = Drafted(
-                num_verified.copy(), confidence, draft_s, verify_s - waited_s, num_allowed.copy(), settle_s
+                num_verified.copy(), confidence, draft_s, verify_s - waited_s, num_allowed.copy(), settle_s=settle_s
             )
         return Sampled(
             token_ids=numbers[:, :width][said],
