@@ -179,7 +179,7 @@ class Bench:
         folder: Path = self._flags.draft
         read = read_block_speculation(folder, "DSPARK", read_config(self._flags.target), needs_confidence=True)
         path = folder / "sts.json"
-        temperatures = tuple(read_temperatures(path, read.num_drafts)) if path.exists() else None
+        temperatures = read_temperatures(path, read.num_drafts) if path.exists() else None
         return BlockSpeculation(read.folder, read.config, read.num_drafts, temperatures, Compact())
 
     def _build(self, speculation: BlockSpeculation | None) -> Built:

@@ -1,7 +1,7 @@
 """Attention of blocks whose tokens see what lies before the block, and each other in both directions."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -14,7 +14,9 @@ from corymb.kernels.attention import AttentionSpec, KVLayer
 class Contexts:
     """What lies before R blocks of equal length."""
 
-    slots: Sequence[Tensor]  # int64 [L_r] each: the slots of positions 0 … L_r - 1, where block r begins
+    table: Tensor  # int32 [num_rows, context_length], the page table
+    rows: Tensor  # int64 [R], rows of it
+    lengths: Tensor  # int32 [R], tokens before each block, which begins at that position
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,34 @@ class BlockHeads:
     values: Tensor  # the same
 
 
-def attend_blocks(
-    heads: BlockHeads, contexts: Contexts, cache: KVLayer, *, spec: AttentionSpec, causal: bool
-) -> Tensor:
-    """Returns [R, B, num_heads, head_dim]. Nothing of the blocks is kept. With a window, a token sees as many as
-    that up to its own, and, if `causal`, none of its block that is behind it."""
-    blocks = zip(heads.queries, heads.keys, heads.values, contexts.slots, strict=True)
-    return torch.stack([_attend(BlockHeads(*block), slots, cache, spec, causal=causal) for *block, slots in blocks])
+class BlockAttention(Protocol):
+    """A back end: `plan` once a step, `attend` once a layer."""
+
+    def plan(self, contexts: Contexts) -> None:
+        """Says where the blocks stand."""
+        ...
+
+    def attend(self, heads: BlockHeads, cache: KVLayer, *, spec: AttentionSpec, causal: bool) -> Tensor:
+        """Returns [R, B, num_heads, head_dim]. Nothing of the blocks is kept. With a window, a token sees as many as
+        that up to its own, and, if `causal`, none of its block that is behind it."""
+        ...
+
+
+class TorchBlocks:
+    """A BlockAttention in plain torch. Waits for the lengths."""
+
+    def __init__(self) -> None:
+        self._slots: list[Tensor] = []  # of what lies before each block, by position
+
+    def plan(self, contexts: Contexts) -> None:
+        """See BlockAttention."""
+        rows, lengths = contexts.rows.tolist(), contexts.lengths.tolist()
+        self._slots = [contexts.table[row, :length].long() for row, length in zip(rows, lengths, strict=True)]
+
+    def attend(self, heads: BlockHeads, cache: KVLayer, *, spec: AttentionSpec, causal: bool) -> Tensor:
+        """See BlockAttention."""
+        blocks = zip(heads.queries, heads.keys, heads.values, self._slots, strict=True)
+        return torch.stack([_attend(BlockHeads(*block), slots, cache, spec, causal=causal) for *block, slots in blocks])
 
 
 def _attend(block: BlockHeads, slots: Tensor, cache: KVLayer, spec: AttentionSpec, *, causal: bool) -> Tensor:

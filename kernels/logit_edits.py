@@ -62,3 +62,9 @@ def penalize(logits: Tensor, penalties: Penalties) -> None:
 def forbid(logits: Tensor, entries: Entries) -> None:
     """Makes single tokens impossible."""
     logits[entries.rows, entries.token_ids] = float("-inf")
+
+
+def forbid_in(logits: Tensor, entries: Entries, wanted: Tensor) -> None:
+    """The same, in the rows that are `wanted`, bool [N], alone."""
+    where = (entries.rows, entries.token_ids)
+    logits[where] = logits[where].masked_fill(wanted[entries.rows], float("-inf"))

@@ -10,6 +10,8 @@ from torch import Tensor
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _OTHER = np.uint64(0xD1B54A32D192ED03)
+_MIX_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_SECOND = np.uint64(0x94D049BB133111EB)
 _STRIDE = 0x9E3779B1 - (1 << 32)  # as int32; odd, so distinct ids stay distinct
 _FIRST = 0x7FEB352D
 _SECOND = 0x846CA68B - (1 << 32)
@@ -30,6 +32,15 @@ def other_keys(seeds: NDArray[np.uint64], indices: NDArray[np.int32]) -> NDArray
 def seeds_of_step(seeds: NDArray[np.uint64], step: int) -> NDArray[np.uint64]:
     """Seeds [N] of noise that these requests have in one step only."""
     return _mix64(seeds + np.uint64((step + 1) * int(_OTHER) & 0xFFFFFFFFFFFFFFFF))
+
+
+def keys_of(seeds: Tensor, indices: Tensor, *, other: bool = False) -> Tensor:
+    """`row_keys`, or if `other` `other_keys`, where the device alone knows the indices: int32 [N, 2] for the bits of
+    seeds and indices, int64 [N] each."""
+    seeds = seeds ^ _signed(_OTHER) if other else seeds
+    golden = _signed(_GOLDEN)
+    mixed = _mix_bits(_mix_bits(seeds + golden) + (indices + 1) * golden)
+    return mixed.view(torch.int32).view(-1, 2)
 
 
 def exponential(keys: Tensor, token_ids: Tensor) -> Tensor:
@@ -65,6 +76,17 @@ def _mix(bits: Tensor, shifted: Tensor, count: int) -> None:
 
 def _mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finaliser of SplitMix64."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    values = (values ^ (values >> np.uint64(30))) * _MIX_FIRST
+    values = (values ^ (values >> np.uint64(27))) * _MIX_SECOND
     return values ^ (values >> np.uint64(31))
+
+
+def _mix_bits(values: Tensor) -> Tensor:
+    """`_mix64` of int64 numbers that hold the bits; masks make the shifts logical ones."""
+    values = (values ^ (values >> 30 & (1 << 34) - 1)) * _signed(_MIX_FIRST)
+    values = (values ^ (values >> 27 & (1 << 37) - 1)) * _signed(_MIX_SECOND)
+    return values ^ (values >> 31 & (1 << 33) - 1)
+
+
+def _signed(value: np.uint64) -> int:
+    return int(value.astype(np.int64))

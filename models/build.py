@@ -32,7 +32,7 @@ from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.precision import Precision, resolve_precision
-from corymb.models.records import make_states
+from corymb.models.records import make_states, num_recorded
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
@@ -47,8 +47,8 @@ from corymb.models.sizing import (
     gib,
     size_pools,
 )
-from corymb.models.speculation import Setting, Speculation
-from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks
+from corymb.models.speculation import Drafting, Setting, Speculation
+from corymb.models.warm_up import EVERY_SAMPLING, warm_up, warm_up_masks, warm_up_windows, widths_up_to
 from corymb.scheduler.plan import Runner
 
 DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
@@ -102,6 +102,7 @@ class Built:
     context_length: int
     eos_ids: frozenset[int]
     num_drafts: int | None  # most of a row and step; None: nothing drafts
+    token_tiers: Sequence[int]  # what steps of rows that decode are filled up to; others are computed as they are
     can_embed: bool  # it has hidden states to pool
     max_total_num_tokens: int  # that requests can use
     weights_bytes: int
@@ -125,7 +126,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     if options.speculation:
         _refuse_drafts(options, blueprint, on_gpu=gpu is not None)
     if gpu:
-        gpu.suit(blueprint.attention_specs)
+        gpu.suit(blueprint.attention_specs, options.speculation)
         if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
             raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
@@ -141,7 +142,14 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     runner: Runner
     if gpu:
         with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
-            parts = gpu.parts(model, cache_config, dtype, pool_dtype, eos_ids=blueprint.config.eos_ids)
+            parts = gpu.parts(
+                model,
+                cache_config,
+                dtype,
+                pool_dtype,
+                eos_ids=blueprint.config.eos_ids,
+                drafting=Drafting(options.speculation, load) if options.speculation else None,
+            )
         with _stage(on_stage, "graphs", gpu.detail):
             runner = gpu.capture(parts, cache_config)
     else:
@@ -149,7 +157,8 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner = CpuRunner(_execution(model, blueprint, cache_config, load, options.speculation))
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         longest = min(context_length - 1, options.cuda.max_step_tokens)
-        _warm(runner, _widths(blueprint.config, longest), vocab_size=model.vocab_size, tuned=host is None)
+        widths = widths_up_to(longest, blueprint.config.decoder)
+        _warm(runner, widths, model.vocab_size, options.speculation, tuned=host is None)
     return Built(
         runner=runner,
         cache_config=cache_config,
@@ -157,6 +166,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         context_length=context_length,
         eos_ids=blueprint.config.eos_ids,
         num_drafts=options.speculation.num_drafts if options.speculation else None,
+        token_tiers=gpu.token_tiers(cache_config) if gpu else (),
         can_embed=blueprint.config.decoder is not None,
         max_total_num_tokens=sizes.num_full_tokens,
         weights_bytes=costs.weights_bytes,
@@ -166,19 +176,16 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     )
 
 
-def _widths(config: ModelConfig, longest: int) -> list[int]:
-    """Of the first steps of a GPU."""
-    decoder = config.decoder
-    many = MANY if decoder and (decoder.experts or decoder.latent) else ()
-    return [width for width in (*EVERY_WIDTH, *many) if width <= longest]
-
-
-def _warm(runner: Runner, widths: Sequence[int], *, vocab_size: int, tuned: bool) -> None:
+def _warm(
+    runner: Runner, widths: Sequence[int], vocab_size: int, speculation: Speculation | None, *, tuned: bool
+) -> None:
     """Runs the first steps, a GPU's of these widths. `tuned`: measures a CPU's threads, which several ranks would have
     to agree on."""
     if not isinstance(runner, CpuRunner):
         warm_up(runner, widths, EVERY_SAMPLING)
         warm_up_masks(runner, vocab_size)
+        if speculation:
+            warm_up_windows(runner, speculation.num_drafts)
         return
     warm_up(runner)
     if tuned:
@@ -221,8 +228,9 @@ def _refuse_drafts(options: RunnerOptions, blueprint: Blueprint, *, on_gpu: bool
             f"{blueprint.config.architecture} carries recurrent state, which --speculative-algorithm takes back on a "
             "CPU so far; use --device cpu or leave it out."
         )
-    if on_gpu:
-        raise UnsupportedModel("--speculative-algorithm works on a CPU so far; use --device cpu or leave it out.")
+    if on_gpu and blueprint.config.decoder is None:
+        name = blueprint.config.architecture  # made for tests, it asks the host for lengths
+        raise UnsupportedModel(f"{name} does not work with --speculative-algorithm on a GPU; use --device cpu.")
     if options.ranks:
         raise UnsupportedModel(
             "--speculative-algorithm does not work with --tp-size above 1 yet; leave one of them out."
@@ -290,7 +298,7 @@ def _sizes(
         sliding_ratio=SLIDING_RATIO if options.sliding_ratio is None else options.sliding_ratio,
         state_ratio=STATE_RATIO if options.state_ratio is None else options.state_ratio,
         max_states=options.max_states,
-        num_records=(options.max_running_requests + 1) * _most_recorded(options.speculation),
+        num_records=(options.max_running_requests + 1) * num_recorded(options.speculation),
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else _host_memory(options.ranks)
     return size_pools(costs.of_tokens, _window(blueprint), request, find_room(memory, costs.weights_bytes, share))
@@ -360,7 +368,7 @@ def _execution(
     specs = [*own, *drafted]
     pools = allocate(specs, config, dtype=dtype, place=place)
     sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=load.group)
-    states = make_states(model, config, dtype, place, num_recorded=_most_recorded(speculation))
+    states = make_states(model, config, dtype, place, num_recorded=num_recorded(speculation))
     host = make_host_pools(specs, pools, states.pools if states else (), config, place)
     return Execution(
         model,
@@ -372,11 +380,6 @@ def _execution(
         host=host,
         speculator=speculation.make(Setting(model, config, pools[len(own) :], load, place)) if speculation else None,
     )
-
-
-def _most_recorded(speculation: Speculation | None) -> int:
-    """Tokens of a row and step that may be taken back: the drafts, and the one that they follow."""
-    return speculation.num_drafts + 1 if speculation else 0
 
 
 def _pools_detail(sizes: PoolSizes, dtype: torch.dtype) -> str:

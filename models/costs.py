@@ -28,8 +28,10 @@ def costs_of(
     state, record = (
         sum(spec.size_bytes(dtype) for spec in specs) for specs in (blueprint.state_specs, blueprint.record_specs)
     )
-    specs, weights_bytes = [*blueprint.attention_specs], blueprint.weights_bytes
+    of_tokens, weights_bytes = token_bytes(blueprint.attention_specs, pool_dtype), blueprint.weights_bytes
     if speculation:
-        specs += speculation.attention_specs
+        # Of the full pool all, and never in 8 bits.
+        drafted = token_bytes(speculation.attention_specs, dtype)
+        of_tokens = replace(of_tokens, full=of_tokens.full + drafted.full)
         weights_bytes += speculation.weights_bytes(precision)
-    return Costs(replace(token_bytes(specs, pool_dtype), state=state, record=record), weights_bytes)
+    return Costs(replace(of_tokens, state=state, record=record), weights_bytes)

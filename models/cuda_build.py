@@ -12,10 +12,13 @@ from corymb.kernels.mixed_attention import MixedAttention
 from corymb.kernels.select import Selected, UnavailableBackend, has_flashinfer, select
 from corymb.kernels.torch_attention import TorchAttention
 from corymb.kernels.triton_attention import Limits, TritonAttention
+from corymb.kernels.triton_block_attention import TritonBlocks
 from corymb.kernels.triton_jit import Launch, is_interpreted
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_recurrence import TritonRecurrence
 from corymb.kernels.triton_sampling import TritonSampling
+from corymb.kernels.triton_settling import TritonSettling
+from corymb.kernels.triton_standing import TritonStanding
 from corymb.models.builtin import NoAttention
 from corymb.models.cuda_decode import Parts
 from corymb.models.cuda_device import CudaDevice, Device, HostDevice
@@ -40,6 +43,7 @@ from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
+from corymb.models.speculation import DeviceSpeculator, Drafting, Setting, Speculation, Tools
 from corymb.models.states import StatePools
 
 HOPPER = (9, 0)
@@ -71,11 +75,12 @@ class CudaParts:
         self._options = options
         self.device = device
         self.group = group
+        self._most_width = 1  # tokens of a row that decodes
         self.launch = _launch(device, early=options.early_launch)
         self.selected: Selected = select(options.attention, has_flashinfer=has_flashinfer() and not is_interpreted())
 
-    def suit(self, specs: Sequence[AttentionSpec]) -> None:
-        """Chooses back ends that do what a model's layers ask for. Raises UnsupportedModel."""
+    def suit(self, specs: Sequence[AttentionSpec], speculation: Speculation | None = None) -> None:
+        """Chooses back ends that do what a model's layers and its drafts ask for. Raises UnsupportedModel."""
         ours = "attention sinks" if any(spec.sinks is not None for spec in specs) else None
         ours = "latents" if any(spec.latent_dim is not None for spec in specs) else ours
         wish, flashinfer = self._options.attention, has_flashinfer() and not is_interpreted()
@@ -83,6 +88,15 @@ class CudaParts:
             self.selected = select(wish, has_flashinfer=flashinfer, ours=ours)
         except UnavailableBackend as error:
             raise UnsupportedModel(str(error)) from error
+        if speculation is None:
+            return
+        self._most_width = 1 + speculation.num_drafts
+        if self.selected.decode != "triton":
+            name = self.selected.decode
+            raise UnsupportedModel(
+                f"{name} attention asks the host for lengths that only the device knows while rows speculate; use "
+                "--decode-attention-backend triton."
+            )
 
     def equip(self, options: LoadOptions) -> LoadOptions:
         """The same, with what this GPU's models are built with."""
@@ -141,12 +155,15 @@ class CudaParts:
         pool_dtype: torch.dtype,
         *,
         eos_ids: frozenset[int],
+        drafting: Drafting | None = None,
     ) -> Parts:
-        """Allocates the pools."""
+        """Allocates the pools, and loads what drafts."""
         types = Types(dtype, pool_dtype)
         place, sampling = Place(self.device.device), TritonSampling(self.launch)
         specs = model.attention_specs
         kv = allocate(specs, config, dtype=types.pools, place=place)
+        drafted = drafting.speculation.attention_specs if drafting else ()
+        draft_kv = allocate(drafted, config, dtype=types.model, place=place)
         states = None
         if model.state_specs:
             states = StatePools(model.state_specs, config.num_states, dtype=dtype, place=place)
@@ -159,14 +176,33 @@ class CudaParts:
             sampling=sampling,
             launch=self.launch,
             states=states,
-            host=make_host_pools(specs, kv, states.pools if states else (), config, place),
+            host=make_host_pools([*specs, *drafted], [*kv, *draft_kv], states.pools if states else (), config, place),
+            speculator=self._speculator(drafting, Setting(model, config, draft_kv, self.equip(drafting.load), place))
+            if drafting
+            else None,
         )
+
+    def _speculator(self, drafting: Drafting, setting: Setting) -> DeviceSpeculator:
+        types = Types(setting.load.dtype, setting.load.dtype)
+        tools = Tools(
+            device=self.device,
+            attention=lambda specs: self._triton(specs, setting.cache, types),
+            blocks=TritonBlocks(self.launch),
+            stand=TritonStanding(self.launch),
+            settle=TritonSettling(self.launch),
+            row_tiers=tiers(min(self._options.graph_max_tokens, setting.cache.num_rows - 1)),
+        )
+        return drafting.speculation.make_for_gpu(setting, tools)
+
+    def token_tiers(self, config: CacheConfig) -> Sequence[int]:
+        """How many tokens steps of rows that decode are captured for."""
+        # The plain back end depends on lengths that the host knows, which a graph would repeat.
+        most = self._options.graph_max_tokens if self.selected.decode != "torch" else 0
+        return tiers(min(most, config.num_rows - 1) * self._most_width)
 
     def capture(self, parts: Parts, config: CacheConfig) -> CudaRunner:
         """Captures the graphs."""
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
-        # Others depend on lengths that the host knows, which a graph would repeat; so do recurrent layers of long rows.
-        decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
         # Recurrent layers of long rows depend on where each row begins, which pieces would repeat.
         in_pieces = scoring and not parts.states and self.selected.prefill != "torch"
         prefill = options.prefill_graph_max_tokens if in_pieces else 0
@@ -174,7 +210,8 @@ class CudaParts:
             parts,
             self.device,
             max_tokens=options.max_step_tokens,
-            graph_tiers=tiers(min(decode, config.num_rows - 1)),
+            # Models made for tests leave no scores for a graph.
+            graph_tiers=self.token_tiers(config) if scoring else (),
             prefill_tiers=prefill_tiers(prefill),
         )
 
@@ -193,7 +230,7 @@ class CudaParts:
         return MixedAttention(prefill=made[selected.prefill], decode=made[selected.decode])
 
     def _triton(self, specs: Sequence[AttentionSpec], config: CacheConfig, types: Types) -> GraphAttention:
-        most_rows = max(config.num_rows, self._options.graph_max_tokens)
+        most_rows = max(config.num_rows * self._most_width, self._options.graph_max_tokens)
         limits = Limits(max_rows=most_rows, max_tokens=max(self._options.max_step_tokens, most_rows))
         return TritonAttention(
             specs,

@@ -12,10 +12,12 @@ from corymb.kernels.attention import Attention, GraphAttention, KVLayer, RaggedL
 from corymb.kernels.sampling import Choice, Sampling
 from corymb.kernels.triton_jit import Launch
 from corymb.models.cuda_staging import Shape, Staged, Staging, Wide, layout_of
+from corymb.models.features import Capture
 from corymb.models.host_pools import HostPools
 from corymb.models.model import Batch, Model, ScoringModel
 from corymb.models.rows import Rows
 from corymb.models.sampler import Sampler
+from corymb.models.speculation import DeviceSpeculator
 from corymb.models.states import StatePools
 from corymb.scheduler.plan import StepPlan
 
@@ -33,8 +35,16 @@ class Parts:
     launch: Launch
     states: StatePools | None = None  # of a model that has `state_specs`
     host: HostPools | None = None  # of a cache with a second tier
+    speculator: DeviceSpeculator | None = None  # of a server that drafts
 
-    def batch(self, wide: Wide, layout: RaggedLayout, attention: Attention, wanted: Tensor | None = None) -> Batch:
+    def batch(
+        self,
+        wide: Wide,
+        layout: RaggedLayout,
+        attention: Attention,
+        wanted: Tensor | None = None,
+        capture: Capture | None = None,
+    ) -> Batch:
         """A step as the model sees it."""
         return Batch(
             token_ids=wide.token_ids,
@@ -45,6 +55,7 @@ class Parts:
             prompts=self.rows.prompts,
             wanted=wanted,
             states=self.states.tensors if self.states else (),
+            capture=capture,
         )
 
 

@@ -23,6 +23,7 @@ from corymb.kernels.attention import (
 from corymb.models.cuda_decode import Parts, padding_plan
 from corymb.models.cuda_device import Between, Device
 from corymb.models.cuda_staging import Shape, Staging, Wide, layout_of
+from corymb.models.features import Capture
 
 MOST_WANTED = 64  # tokens of a step that are sampled from
 MOST_PADDING = 64  # tokens, of a short step; of a longer one a sixteenth
@@ -47,12 +48,14 @@ class Prefills:
     def __init__(self, parts: Parts, device: Device, staging: Staging, tiers: Sequence[int]) -> None:
         """Captures the largest first: all share one memory pool."""
         self._order = sorted(tiers)
+        speculator = parts.speculator
+        self.capture = speculator.drafter.capture(max(tiers)) if speculator and tiers else None  # of the last step
         self._steps: dict[int, Prefill] = {}
         if tiers:
             attended = Attended(max(tiers), device.device)
             wanted = torch.zeros(MOST_WANTED, dtype=torch.int64, device=device.device)
             for tier in reversed(self._order):
-                self._steps[tier] = Prefill(parts, device, staging, attended, wanted, tier)
+                self._steps[tier] = Prefill(parts, device, staging, attended, wanted, tier, capture=self.capture)
 
     def fit(self, num_tokens: int, num_wanted: int) -> "Prefill | None":
         """The step to replay for so many tokens; None where queueing kernel by kernel wastes less, or where the hidden
@@ -87,9 +90,17 @@ class Prefill:
     """One tier's step. Stands in for the model's attention while it is captured."""
 
     def __init__(
-        self, parts: Parts, device: Device, staging: Staging, attended: Attended, wanted: Tensor, tier: int
+        self,
+        parts: Parts,
+        device: Device,
+        staging: Staging,
+        attended: Attended,
+        wanted: Tensor,
+        tier: int,
+        *,
+        capture: Capture | None = None,
     ) -> None:
-        """`wanted` and `attended` are shared by all tiers."""
+        """`attended`, `wanted` and `capture` are shared by all tiers."""
         assert isinstance(parts.attention, JoinedAttention), "pieces need a back end that changes the heads itself"
         self._parts = parts
         self._device = device
@@ -97,6 +108,7 @@ class Prefill:
         self._attended = attended
         self._wanted = wanted
         self._tier = tier
+        self._capture = None if capture is None else capture.first(tier)
         self._num_tokens = 1
         self._chosen: Chosen | None = None  # by the last index of the replay that runs
         self._hidden: Callable[[], Tensor] | None = None
@@ -124,7 +136,7 @@ class Prefill:
     def _work(self, between: Between, wide: Wide, layout: RaggedLayout) -> None:
         parts = self._parts
         stand_in = CutAttention(self, between)
-        batch = parts.batch(wide, layout, stand_in, self._wanted)
+        batch = parts.batch(wide, layout, stand_in, self._wanted, self._capture)
         self._hidden = self._device.borrow(parts.model.forward(batch))
 
     def attend(

@@ -8,18 +8,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from corymb.kernels.attention import RaggedLayout
 from corymb.models import prompt_logprobs
 from corymb.models.cuda_decode import Decode, Parts, begin, end
 from corymb.models.cuda_device import Device, Mark
 from corymb.models.cuda_graphs import Graphs
 from corymb.models.cuda_prefill import Prefills
+from corymb.models.cuda_speculation import Speculating, SpeculativeStep
 from corymb.models.cuda_staging import Shape, Staging, layout_of
 from corymb.models.execution import UNUSABLE, among
+from corymb.models.features import Capture
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
 from corymb.models.placement import Place
 from corymb.models.pooling import Pooled, pool
 from corymb.models.sampler import Turn
 from corymb.models.settings import Needs
+from corymb.models.speculation import Seen
 from corymb.scheduler.messages import Logprob
 from corymb.scheduler.plan import Masks, Sampled, StepPlan
 
@@ -115,7 +119,8 @@ class CudaRunner:
         graph_tiers: Sequence[int],
         prefill_tiers: Sequence[int] = (),
     ) -> None:
-        """Captures decode steps of `graph_tiers` and other steps of `prefill_tiers`; `max_tokens` bounds a step."""
+        """Captures steps of rows that decode of `graph_tiers` and other steps of `prefill_tiers`; `max_tokens` bounds a
+        step."""
         self.parts = parts
         self._device = device
         self._place = Place(device.device)
@@ -126,13 +131,16 @@ class CudaRunner:
         self._reported = torch.zeros(most_rows, dtype=torch.int32, device=device.device)
         self._results = [device.pinned(most_rows) for _ in range(NUM_RESULTS)]
         self._turn = 0
+        self._speculating: Speculating | None = None
+        if parts.speculator:
+            self._speculating, graph_tiers = Speculating(parts, parts.speculator, device, graph_tiers), ()
         self._decodes = {tier: Decode(parts, self._staging, self._reported, tier) for tier in graph_tiers}
         with torch.inference_mode():
             self._prefills = Prefills(parts, device, self._staging, prefill_tiers)
             self._graphs = Graphs(device, graph_tiers, self._decodes.__getitem__)
 
     @torch.inference_mode()
-    def launch(self, plan: StepPlan) -> CudaStep:
+    def launch(self, plan: StepPlan) -> CudaStep | SpeculativeStep:
         """Queues one step behind those launched before."""
         begun = self._device.mark()
         begun.record()
@@ -141,6 +149,11 @@ class CudaRunner:
         self.parts.rows.apply(plan)
         for opened in plan.opened:
             self.parts.sampler.open(opened)
+            if self.parts.speculator:
+                self.parts.speculator.drafter.open(opened)
+        if plan.windows is not None:
+            assert self._speculating is not None, "a plan with windows for a runner that does not draft"
+            return self._speculating.launch(plan, begun)
         states, writes = self.parts.states, plan.states
         assert states is None or writes is not None, "a plan without states for a model that has some"
         if states and writes:
@@ -204,16 +217,26 @@ class CudaRunner:
         last = self._place(np.cumsum(plan.widths)[index] - 1)
         prefill = None if found else self._prefills.fit(plan.num_tokens, len(last))
         if prefill:
-            hidden = prefill.run(plan.num_tokens, last)
+            hidden, capture = prefill.run(plan.num_tokens, last), self._prefills.capture
         else:
-            wanted = None if found else last
-            hidden = parts.model.forward(parts.batch(wide, layout, parts.attention, wanted))
+            wanted, speculator = None if found else last, parts.speculator
+            capture = speculator.drafter.capture(plan.num_tokens) if speculator else None
+            hidden = parts.model.forward(parts.batch(wide, layout, parts.attention, wanted, capture))
+        self._observe(plan, layout, wide.token_ids, capture)
         prompts = prompt_logprobs.score_prompts(hidden, found, parts.model.logits, self._place) if found else ()
         if not len(index):
             return Forwarded(index, None, prompts)
         chosen = hidden if len(hidden) == len(index) else hidden[last]
         pooled = pool(chosen, index, parts.sampler.settings.needs[plan.rows[index]], self._place)
         return Forwarded(index, parts.model.logits(chosen), prompts, pooled)
+
+    def _observe(self, plan: StepPlan, layout: RaggedLayout, token_ids: Tensor, capture: Capture | None) -> None:
+        """Tells whoever drafts of prompts."""
+        if self.parts.speculator is None:
+            return
+        self.parts.rows.lengths[self._place(plan.rows)] = self._place(plan.starts + plan.widths)
+        features = capture.into[: plan.num_tokens] if capture else None
+        self.parts.speculator.drafter.observe(Seen(layout, token_ids, features, None))
 
     def _sample(self, logits: Tensor, plan: StepPlan, index: Index, masks: Masks | None) -> Scores | None:
         """Chooses the tokens of the plan's rows at `index` [N] from their logits [N, V]."""

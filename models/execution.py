@@ -46,6 +46,25 @@ class NoMasks:
 NO_MASKS = NoMasks()
 
 
+class TimedMasks:
+    """Masks from somewhere else, and how long they were waited for: that is no time of the device."""
+
+    def __init__(self, masks: AskMasks) -> None:
+        self._masks = masks
+        self.waited_s = 0.0
+
+    def offer(self, drafts: Drafts) -> None:
+        """See AskMasks."""
+        self._masks.offer(drafts)
+
+    def __call__(self) -> Masks:
+        """See AskMasks."""
+        started_s = time.perf_counter()
+        masks = self._masks()
+        self.waited_s += time.perf_counter() - started_s
+        return masks
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceSamples:
     """What a step gave, before anybody waits for the device."""
@@ -112,7 +131,7 @@ class Execution:
     @torch.inference_mode()
     def run(self, plan: StepPlan, masks: AskMasks = NO_MASKS) -> Readable:
         """Runs one step. Waits for the `masks` of its constrained rows when nothing else is left to compute."""
-        started_s = time.perf_counter()
+        started_s, timed = time.perf_counter(), TimedMasks(masks)
         if self._host:
             self._host.copy(plan.copies)
         self.rows.apply(plan)
@@ -134,10 +153,11 @@ class Execution:
         index = np.flatnonzero(plan.samples)
         last = _last_of_rows(hidden, plan, self.place(index))
         pooled = pool(last, index, self.sampler.settings.needs[plan.rows[index]], self.place)
-        choice, scores = self._sample(last, plan, index, masks)
+        choice, scores = self._sample(last, plan, index, timed)
         found = prompt_logprobs.find(plan, self.rows, self.sampler.settings)
         prompt_scores = prompt_logprobs.score_prompts(hidden, found, self._model.logits, self.place) if found else []
-        return DeviceSamples(plan.samples, choice, scores, prompt_scores, pooled, time.perf_counter() - started_s)
+        forward_s = time.perf_counter() - started_s - timed.waited_s
+        return DeviceSamples(plan.samples, choice, scores, prompt_scores, pooled, forward_s)
 
     def compute(self, plan: StepPlan) -> Computed:
         """See Target."""

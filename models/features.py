@@ -14,6 +14,10 @@ class Capture:
     layers: tuple[int, ...]  # from 0 or EMBEDDED, rising; not the last, whose output `forward` returns
     into: Tensor  # [T, len(layers) * hidden_size], in the order of the layers
 
+    def first(self, num_tokens: int) -> "Capture":
+        """For so many tokens, into the same memory."""
+        return Capture(self.layers, self.into[:num_tokens])
+
     def take(self, index: int, residual: Tensor, delta: Tensor | None) -> None:
         """Keeps layer `index`'s output, if it is wanted: the stream and, if there is any, what is still to be added."""
         if index not in self.layers:

@@ -22,6 +22,8 @@ def locate(plan: StepPlan, rows: Rows) -> StepPlan:
 
 def reserve(plan_rows: Int32, windows: Windows, slots: Int32, rows: Rows) -> None:
     """Sets the page table's entries of newly reserved slots."""
+    if not len(slots):
+        return
     counts = windows.slot_counts
     ends = np.cumsum(counts, dtype=np.int32)
     nth = np.arange(len(slots), dtype=np.int32) - np.repeat(ends - counts, counts)

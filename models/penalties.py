@@ -43,17 +43,33 @@ class Said:
     def append(self, rows: Int32, token_ids: Tensor) -> None:
         """Each of the rows said one more token, int64 [N]."""
         lines = self._line_of_row[rows]
+        self._most_distinct[lines] += 1
+        self._append(lines, token_ids, None)
+
+    def append_runs(self, rows: Int32, token_ids: Tensor, counts: Tensor, most: Int32) -> None:
+        """Each of the rows said the first `counts` [N] of token_ids [N, P]; that makes `most` [N] tokens at most."""
+        lines = self._line_of_row[rows]
+        self._most_distinct[lines] = np.minimum(self._most_distinct[lines] + token_ids.shape[1], most)
+        for place in range(token_ids.shape[1]):
+            self._append(lines, token_ids[:, place], place < counts)
+
+    def _append(self, lines: NDArray[np.int64], token_ids: Tensor, says: Tensor | None) -> None:
+        """`says`: which lines are meant, bool [N]; None for all."""
         width = int(self._most_distinct[lines].max()) + 1
         self._widen(width)
-        self._most_distinct[lines] += 1
         at = self._place(lines)
         length = self._num_distinct[at]
         known = self._token_ids[at, :width] == token_ids[:, None]
         known &= self._columns(width) < length[:, None]
         new = ~known.any(dim=1)
         column = torch.where(new, length, known.to(torch.uint8).argmax(dim=1))
+        counts = torch.where(new, 0.0, self._counts[at, column]) + 1
+        if says is not None:
+            # What lies behind a line's length is nobody's, so a token that is not said may be left there.
+            new = new & says
+            counts = torch.where(says, counts, self._counts[at, column])
         self._token_ids[at, column] = token_ids
-        self._counts[at, column] = torch.where(new, 0.0, self._counts[at, column]) + 1
+        self._counts[at, column] = counts
         self._num_distinct[at] = length + new
 
     def lists(self, rows: Int32) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,20 @@ from corymb.scheduler.plan import Int32, StepPlan
 Fold = Callable[[Sequence[Tensor], Sequence[Tensor], RaggedLayout], Tensor]
 
 
+class Drafting(Protocol):
+    """What is asked here of a server's speculation."""
+
+    @property
+    def num_drafts(self) -> int:
+        """Most drafts of a row and step."""
+        ...
+
+
+def num_recorded(speculation: Drafting | None) -> int:
+    """Tokens of a row and step that may be taken back: the drafts, and the one that they follow."""
+    return speculation.num_drafts + 1 if speculation else 0
+
+
 class Stateful(Protocol):
     """What is asked here of a model (see models.model)."""
 

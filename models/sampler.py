@@ -9,13 +9,13 @@ from torch import Tensor
 
 from corymb.kernels import logit_edits
 from corymb.kernels.logit_edits import Entries
-from corymb.kernels.noise import row_keys
+from corymb.kernels.noise import keys_of, row_keys
 from corymb.kernels.sampling import Choice, Draws, Sampling, TorchSampling
 from corymb.models.group import ALONE, Group
 from corymb.models.penalties import Said
 from corymb.models.placement import Place
 from corymb.models.settings import Needs, Settings
-from corymb.scheduler.plan import Int32, Masks, Opened
+from corymb.scheduler.plan import Bool, Int32, Masks, Opened
 
 Index = NDArray[np.int64]
 
@@ -25,11 +25,13 @@ class Turn:
     """Whose next tokens are chosen: N request rows."""
 
     rows: Int32  # [N]
-    num_outputs: Int32  # [N], output tokens that each has
+    num_outputs: Int32  # [N], output tokens that each has; with `progress`, at least
     masks: Masks | None = None  # `index` into these rows; None where no grammar is followed
     # int64 [N, P]: what the row says before this token, though it is not settled yet. Of it, `num_ahead` [N] tokens.
     ahead: Tensor | None = None
     num_ahead: Tensor | None = None
+    progress: Tensor | None = None  # int64 [N], output tokens of each, where the device alone knows them
+    draws: Bool | None = None  # [N], whose token is drawn here, of those that want that; None: of all
 
 
 class Sampler:
@@ -85,6 +87,14 @@ class Sampler:
         if len(penalized):
             self._said.append(rows[penalized], token_ids[self._place(penalized)])
 
+    def say_runs(self, rows: Int32, token_ids: Tensor, counts: Tensor, most: Int32) -> None:
+        """Each of these different rows [N] has said the first `counts` [N] of token_ids int64 [N, P], and `most` [N]
+        tokens at most in all, prompt included."""
+        penalized = np.flatnonzero(self.settings.needs[rows] & Needs.PENALTIES)
+        if len(penalized):
+            index = self._place(penalized)
+            self._said.append_runs(rows[penalized], token_ids[index], counts[index], most[penalized])
+
     def _edit(self, logits: Tensor, turn: Turn, needs: NDArray[np.uint8]) -> None:
         rows = turn.rows
         biased = np.flatnonzero(needs & Needs.BIAS)
@@ -101,7 +111,12 @@ class Sampler:
             logit_edits.penalize(logits, penalties)
         unfinished = np.flatnonzero(needs & Needs.MINIMUM)
         if len(unfinished):
-            logit_edits.forbid(logits, self._entries(unfinished, rows, self.settings.ending_ids))
+            entries = self._entries(unfinished, rows, self.settings.ending_ids)
+            if turn.progress is None:
+                logit_edits.forbid(logits, entries)
+            else:
+                early = turn.progress < self._place(self.settings.num_minimum[rows])
+                logit_edits.forbid_in(logits, entries, early)
 
     def _entries(self, index: Index, rows: Int32, ids_of_row: Mapping[int, Index]) -> Entries:
         token_ids = [ids_of_row[row] for row in rows[index].tolist()]
@@ -112,21 +127,27 @@ class Sampler:
         """Replaces the choice of rows that do not want their best token."""
         rows, num_outputs = turn.rows, turn.num_outputs
         needs = self.settings.needs[rows] & np.uint8(Needs.RANDOM | Needs.FILTERS)
+        if turn.draws is not None:
+            needs[~turn.draws] = 0
         for wanted in (Needs.RANDOM, Needs.RANDOM | Needs.FILTERS):
             index = np.flatnonzero(needs == wanted)
             if len(index):
-                draws = self.draws(rows[index], num_outputs[index])
+                progress = None if turn.progress is None else turn.progress[self._place(index)]
+                draws = self.draws(rows[index], num_outputs[index], progress)
                 filtered = bool(wanted & Needs.FILTERS)
                 self._sampling.draw(logits, self._place(index), draws, choice.token_ids, filtered=filtered)
 
-    def draws(self, rows: Int32, num_outputs: Int32) -> Draws:
-        """How rows [N] with `num_outputs` [N] tokens draw their next."""
+    def draws(self, rows: Int32, num_outputs: Int32, progress: Tensor | None = None) -> Draws:
+        """How rows [N] with `num_outputs` [N] tokens draw their next; `progress`: see Turn."""
         settings, place = self.settings, self._place
+        seeds = settings.seeds[rows]
         return Draws(
             temperature=place(settings.temperature[rows]),
             top_k=place(settings.top_k[rows]),
             top_p=place(settings.top_p[rows]),
             min_p=place(settings.min_p[rows]),
             any_min_p=bool(settings.min_p[rows].any()),
-            keys=place(row_keys(settings.seeds[rows], num_outputs)),
+            keys=place(row_keys(seeds, num_outputs))
+            if progress is None
+            else keys_of(place(seeds.view(np.int64)), progress),
         )

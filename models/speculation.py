@@ -1,15 +1,22 @@
 """What a runner asks of a drafter."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from corymb.cache.config import CacheConfig
-from corymb.kernels.attention import AttentionSpec, KVLayer, RaggedLayout
+from corymb.kernels.attention import AttentionSpec, GraphAttention, KVLayer, RaggedLayout
+from corymb.kernels.block_attention import BlockAttention
+from corymb.kernels.packing import Packed, Windows
+from corymb.kernels.sampling import Choice
+from corymb.kernels.settling import Settle
+from corymb.kernels.standing import Stand
+from corymb.models.cuda_device import Device
 from corymb.models.features import Capture
 from corymb.models.load import LoadOptions
+from corymb.models.logprobs import Scores
 from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.precision import Precision
@@ -24,13 +31,16 @@ class DraftTurn:
     position lengths[r]. The page table has slots for the anchor and `most` drafts behind it."""
 
     host_rows: Int32  # [R], request rows
+    farthest: int  # no row's anchor and drafts lie at this position or behind it
     rows: Tensor  # the same, int64 on the device
     most: Int32  # [R], on the host: drafts of each that may be verified, and have slots
+    limits: Tensor  # the same, int32 on the device; on a GPU, the only ones that count
     anchors: Tensor  # int64 [R]
     lengths: Tensor  # int32 [R], tokens whose keys are written
     table: Tensor  # int32 [num_rows, context_length], the page table
     full_to_sliding: Tensor | None
     temperature: Tensor  # float32 [R]; 0: drafts are the likeliest tokens
+    random: Tensor  # int64, the indices of rows whose temperature is above 0
     # int32 [R, num_drafts, 2], see kernels.noise. For rows with a seed what the target itself would draw each place
     # with, so that drafts meet it as often as can be; for others noise that no other step has.
     keys: Tensor
@@ -65,7 +75,11 @@ class Seen:
     layout: RaggedLayout
     token_ids: Tensor  # int64 [T]
     features: Tensor | None  # [T, …], what the drafter's `capture` took
-    keep: Tensor | None  # bool [T], False for drafts that were not accepted; None: all stay
+    # bool [T], False for drafts that were not accepted; None: all stay. On a GPU always None: slots of what does not
+    # stay are 0 already.
+    keep: Tensor | None
+    located: bool = False  # the device alone knows where rows are: the layout's arrays of the host mean nothing
+    drafted: bool = False  # the drafter drafted for the step; on a GPU alone
 
 
 class Target(Protocol):
@@ -116,6 +130,18 @@ class Speculation(Protocol):
         """Loads what drafts. Raises ModelError where it does not fit the model."""
         ...
 
+    def make_for_gpu(self, setting: Setting, tools: "Tools") -> "DeviceSpeculator":
+        """The same for a GPU's runner."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """How a server speculates, and how its model was loaded."""
+
+    speculation: Speculation
+    load: LoadOptions
+
 
 class Readable(Protocol):
     """What a step gave, on the device."""
@@ -149,6 +175,103 @@ class Speculator(Protocol):
         """Drafts for the rows of a located plan, verifies, and leaves each row as far as it came: lengths, last sampled
         tokens, what the sampler counts, what the drafter keeps. Tells what its constrained rows are about to
         verify, and waits for their masks when nothing else is left to compute."""
+        ...
+
+
+class MakeAttention(Protocol):
+    """Makes back ends of a GPU."""
+
+    def __call__(self, specs: Sequence[AttentionSpec], /) -> GraphAttention:
+        """One for layers of these specs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What speculation on a GPU is made with."""
+
+    device: Device
+    attention: MakeAttention
+    blocks: BlockAttention
+    stand: Stand
+    settle: Settle
+    row_tiers: Sequence[int]  # numbers of rows to capture drafting for
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A forward of the target over windows; holds until its next."""
+
+    packed: Packed
+    layout: RaggedLayout  # of `packed`: the host does not know it, and its own arrays mean nothing
+    kept_slots: Tensor  # int64 [T], memory for the slots of tokens that stay; 0 for the others
+    choice: Choice  # the likeliest token behind each, [T]
+    features: Tensor | None  # see Seen
+
+
+class DeviceTarget(Protocol):
+    """The model that a GPU's drafter drafts for. Queues; never waits."""
+
+    rows: Rows
+    sampler: Sampler
+    place: Place
+
+    def verify(self, windows: Windows, num_tokens: int) -> Verified:
+        """Computes windows of `num_tokens` or fewer."""
+        ...
+
+    def logits(self, index: Tensor) -> Tensor:
+        """Float32 [N, V], to be changed at will, behind tokens [N] of what was verified last."""
+        ...
+
+    def observe(self, verified: Verified, *, drafted: bool) -> None:
+        """Tells the drafter of what stays of that; see Seen."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOutputs:
+    """What a step gave, on the device."""
+
+    table: Tensor  # see `settling.tabulate`
+    num_drafts: int
+    is_confident: bool
+    scores: Scores | None  # of all places of the rows that want any
+
+
+class Block(Protocol):
+    """A queued step whose rows do not know yet what they say."""
+
+    @property
+    def token_ids(self) -> Tensor | None:
+        """Drafts int64 [R, num_drafts]; None where nothing was drafted."""
+        ...
+
+    @property
+    def windows(self) -> Tensor:
+        """Int32 [R], drafts that may be accepted."""
+        ...
+
+    def settle(self, masks: Masks | None) -> DeviceOutputs:
+        """Queues what leaves each row as far as it came: see Speculator.run. `masks`: of the plan's constrained rows.
+        Called once, before another step is drafted."""
+        ...
+
+
+class DeviceSpeculator(Protocol):
+    """What a GPU's runner that speculates is given."""
+
+    @property
+    def drafter(self) -> "Drafter":
+        """Sees every step, also those that it did not draft for."""
+        ...
+
+    def begin(self, target: DeviceTarget) -> None:
+        """Captures what can be. Called once, before anything else."""
+        ...
+
+    def draft(self, plan: StepPlan, target: DeviceTarget, drafted: Callable[[], None]) -> Block:
+        """Queues the drafts of a plan with windows, calls `drafted`, and queues their verification."""
         ...
 
 

@@ -282,6 +282,9 @@ class Stats(Message, frozen=True):
     plan_s: list[float] = []  # since the last snapshot, a step each: planning
     commit_s: list[float] = []  # since the last snapshot, a step each: processing results
     forward_s: list[float] = []  # since the last snapshot, a step each
+    foreseen_s: list[
+        tuple[float, float]
+    ] = []  # the same, of steps of which something was expected: that, and what came
 
 
 class Reply(Message, frozen=True):

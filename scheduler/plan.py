@@ -113,7 +113,13 @@ class Drafted:
     num_verified: Int32  # [R], drafts that were verified
     confidence: NDArray[np.float32] | None  # [R, num_drafts]: draft k's chance to be accepted if all before it are
     draft_s: float
-    verify_s: float
+    verify_s: float  # without what the step waited for masks
+    num_allowed: Int32 | None = None  # [R], of the verified, drafts that might be accepted; None: all of them
+
+    @property
+    def allowed(self) -> Int32:
+        """[R], verified drafts that might be accepted."""
+        return self.num_verified if self.num_allowed is None else self.num_allowed
 
 
 @dataclass(frozen=True, slots=True)

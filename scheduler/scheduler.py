@@ -160,7 +160,9 @@ class Scheduler:
         flight = self._in_flight.popleft()
         assert flight.plan.step == plan.step, f"step {flight.plan.step} comes before step {plan.step}"
         if self._windows:
-            self._windows.learn(plan, sampled)
+            expected_s = self._windows.learn(plan, sampled)
+            if expected_s is not None:
+                self._tally.foreseen(expected_s, sampled.forward_s)
         self._settling.settle(flight, sampled)
         self._tally.committed(time.perf_counter() - started_s, sampled.forward_s)
 

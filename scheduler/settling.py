@@ -24,7 +24,7 @@ class Settling:
         lost its row since keeps what the step gave it."""
         self._ledger.committed_step = flight.plan.step
         if sampled.drafted is not None:
-            self._tally.speculated(sampled.drafted.num_verified, sampled.counts - 1)
+            self._tally.speculated(sampled.drafted.allowed, sampled.counts - 1)
         token_ids, offset = sampled.token_ids.tolist(), 0
         for index, (request, count) in enumerate(zip(flight.requests, sampled.counts.tolist(), strict=True)):
             if request.state is not State.FINISHED:
@@ -37,8 +37,8 @@ class Settling:
             self._progress(
                 flight.plan.step, request.lease.row, len(token_ids) - 1, int(flight.plan.windows.most[index])
             )
-        if sampled.drafted is not None and sampled.drafted.num_verified[index]:
-            request.speculate(int(sampled.drafted.num_verified[index]), len(token_ids) - 1)
+        if sampled.drafted is not None and sampled.drafted.allowed[index]:
+            request.speculate(int(sampled.drafted.allowed[index]), len(token_ids) - 1)
         if index in sampled.errors:
             self._ledger.end(request, unusable(sampled.errors[index]), keep=False)
             return

@@ -30,6 +30,7 @@ class Tally:
         self._plan_s: deque[float] = deque(maxlen=MAX_TIMES)
         self._commit_s: deque[float] = deque(maxlen=MAX_TIMES)
         self._forward_s: deque[float] = deque(maxlen=MAX_TIMES)
+        self._foreseen: deque[tuple[float, float]] = deque(maxlen=MAX_TIMES)
 
     def planned(self, seconds: float) -> None:
         """A step was planned."""
@@ -49,6 +50,16 @@ class Tally:
         for place in range(int(verified.max())):
             self.verified[place] += int((verified > place).sum())
             self.accepted[place] += int((accepted > place).sum())
+
+    def foreseen(self, expected_s: float, took_s: float) -> None:
+        """A step was expected to take so long when its budget was chosen, and took so long."""
+        self._foreseen.append((expected_s, took_s))
+
+    def take_foreseen(self) -> list[tuple[float, float]]:
+        """Seconds that steps were expected to take, and took, since the last call."""
+        pairs = list(self._foreseen)
+        self._foreseen.clear()
+        return pairs
 
     def take_times(self) -> tuple[list[float], list[float], list[float]]:
         """Planning, processing and forward times since the last call."""
@@ -92,6 +103,7 @@ def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
         drafts_verified=_listed(tally.verified),
         drafts_accepted=[tally.accepted[place] for place in range(len(tally.verified))],
         draft_windows=_listed(tally.windows),
+        foreseen_s=tally.take_foreseen(),
         plan_s=plan_s,
         commit_s=commit_s,
         forward_s=forward_s,

@@ -20,8 +20,9 @@ class WindowPolicy(Protocol):
         `most` each; None for all. 0 for none: then nothing is drafted."""
         ...
 
-    def learn(self, plan: StepPlan, sampled: Sampled) -> None:
-        """Takes a step's results, in the order of steps."""
+    def learn(self, plan: StepPlan, sampled: Sampled) -> float | None:
+        """Takes a step's results, in the order of steps; returns how many seconds it was expected to take when its
+        budget was chosen, None where nothing was expected."""
         ...
 
 

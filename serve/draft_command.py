@@ -16,7 +16,7 @@ from corymb.serve.draft_speech import ChatSpeech
 from corymb.serve.flags import show_error
 from corymb.speculative.allocation import Compact
 from corymb.speculative.block_speculation import read_block_speculation
-from corymb.speculative.calibration import BadCalibration, read_temperatures
+from corymb.speculative.calibration import BadCalibration, Scales, read_temperatures
 from corymb.speculative.conversations import Size
 from corymb.speculative.cost_profile import TABLE, profile
 from corymb.speculative.draft_files import CALIBRATION
@@ -123,7 +123,7 @@ def _profile(flags: argparse.Namespace) -> int:
     return 0
 
 
-def _temperatures(trial: Trial) -> list[float] | None:
+def _temperatures(trial: Trial) -> Scales | None:
     """What `calibrate` found, if it has run."""
     path = trial.draft / CALIBRATION
     try:

@@ -22,6 +22,7 @@ _TOKEN_S = (0.001, 0.002, 0.004, 0.008, 0.015, 0.025, 0.035, 0.05, 0.075, 0.1, 0
 # Fine below 2 ms: that is what planning a step and taking its results may cost beside a GPU.
 _SHORT_S = (0.00005, 0.0001, 0.0002, 0.0003, 0.0004, 0.0005, 0.0006, 0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.003)
 _STEP_S = (*_SHORT_S, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
+_ERRORS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -122,6 +123,10 @@ class Metrics:
             distribution = self._distributions[f"step_{name}_seconds"]
             for value in values:
                 distribution.observe(value)
+        for expected_s, took_s in stats.foreseen_s:
+            self._distributions["step_predicted_seconds"].observe(expected_s)
+            self._distributions["step_actual_seconds"].observe(took_s)
+            self._distributions["step_prediction_error"].observe(abs(expected_s - took_s) / took_s)
 
     def startup_stage(self, stage: str, seconds: float) -> None:
         """A stage of the start-up took so long."""
@@ -254,6 +259,9 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "step_plan_seconds": ("Planning of a step.", _STEP_S),
     "step_commit_seconds": ("Processing of a step's results.", _STEP_S),
     "step_forward_seconds": ("A step on the device.", _STEP_S),
+    "step_predicted_seconds": ("What a step was expected to take when its drafts were budgeted.", _STEP_S),
+    "step_actual_seconds": ("What the same steps took.", _STEP_S),
+    "step_prediction_error": ("How far off that was, as a share of what it took.", _ERRORS),
 }
 _SCHEDULER_COUNTERS = {
     "scheduler_steps": ("Steps launched.", "num_steps"),

@@ -2,7 +2,7 @@
 
 from typing import Any, get_args
 
-from corymb.serve.flag_values import positive
+from corymb.serve.flag_values import not_negative, positive
 from corymb.serve.speculative_options import LONGEST_MATCH, Algorithm, VerifyMode
 
 
@@ -47,6 +47,12 @@ def add_speculative(group: Any) -> None:
         action="store_true",
         default=None,
         help="fill steps up with drafts to the size that they are computed at anyway",
+    )
+    add(
+        "--speculative-dspark-min-predicted-gain",
+        metavar="X",
+        type=not_negative,
+        help="verify less than all only where that promises so much more speed: 0.04 for 4%% (default: 0)",
     )
     add(
         "--speculative-ngram-min-match-window-size",

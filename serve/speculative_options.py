@@ -22,6 +22,12 @@ _MEANT_FOR: dict[str, tuple[Algorithm, ...]] = {
     "speculative_ngram_max_match_window_size": ("NGRAM",),
 }
 
+_OF_BUDGETS = (
+    "speculative_dspark_sps_table_path",
+    "speculative_dspark_align_verify_tokens_to_graph_tier",
+    "speculative_dspark_min_predicted_gain",
+)
+
 
 class SpeculativeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Wishes as they were given. None: the algorithm or its checkpoint decides."""
@@ -34,6 +40,7 @@ class SpeculativeOptions(msgspec.Struct, frozen=True, kw_only=True):
     speculative_dspark_verify_mode: VerifyMode | None = None
     speculative_dspark_sps_table_path: str | None = None
     speculative_dspark_align_verify_tokens_to_graph_tier: bool | None = None
+    speculative_dspark_min_predicted_gain: float | None = None
     speculative_ngram_min_match_window_size: int | None = None
     speculative_ngram_max_match_window_size: int | None = None
     speculative_trace: str | None = None
@@ -80,7 +87,7 @@ def conflicts(options: SpeculativeOptions, *, tp_size: int) -> Iterator[str]:
         yield f"--speculative-algorithm {algorithm} needs a draft; name it with --speculative-draft-model-path."
     yield from _counts(options)
     if options.verify_mode == "static":
-        for name in ("speculative_dspark_sps_table_path", "speculative_dspark_align_verify_tokens_to_graph_tier"):
+        for name in _OF_BUDGETS:
             if name in given:
                 yield f"{_flag(name)} is for budgets; --speculative-dspark-verify-mode static has none; leave it out."
     if options.longest_match < options.shortest_match:

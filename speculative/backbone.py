@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec, KVLayer
-from corymb.kernels.block_attention import BlockHeads, Contexts, attend_blocks
+from corymb.kernels.block_attention import BlockAttention, BlockHeads, Contexts
 from corymb.models.layers import MLP, Parts, attention_spec
 from corymb.models.rope import turn_table
 from corymb.speculative.draft_config import DraftConfig
@@ -24,18 +24,19 @@ class Blocks:
 class DraftLayer:
     """One layer. What it keeps of a token depends on the target's hidden states of that token alone."""
 
-    def __init__(self, parts: Parts, index: int, *, causal: bool) -> None:
-        """`causal`: see attend_blocks."""
+    def __init__(self, parts: Parts, index: int, attention: BlockAttention, *, causal: bool) -> None:
+        """`causal`: see BlockAttention."""
         name, decoder = f"layers.{index}", parts.decoder
         self._spec = attention_spec(decoder, decoder.layers[index])
+        self._attention = attention
         self._causal = causal
         self._operations = parts.operations
-        attention, biased = f"{name}.self_attn", decoder.qkv_bias
-        self._queries = parts.linear(f"{attention}.q_proj", bias=biased)
-        self._keys_values = parts.linear(f"{attention}.k_proj", f"{attention}.v_proj", bias=biased)
-        self._output = parts.linear(f"{attention}.o_proj", bias=decoder.output_bias)
-        self._query_norm = parts.norm(f"{attention}.q_norm")
-        self._key_norm = parts.norm(f"{attention}.k_norm")
+        heads, biased = f"{name}.self_attn", decoder.qkv_bias
+        self._queries = parts.linear(f"{heads}.q_proj", bias=biased)
+        self._keys_values = parts.linear(f"{heads}.k_proj", f"{heads}.v_proj", bias=biased)
+        self._output = parts.linear(f"{heads}.o_proj", bias=decoder.output_bias)
+        self._query_norm = parts.norm(f"{heads}.q_norm")
+        self._key_norm = parts.norm(f"{heads}.k_norm")
         self._mlp = MLP(parts, f"{name}.mlp")
         self._input_norm = parts.norm(f"{name}.input_layernorm")
         self._mlp_norm = parts.norm(f"{name}.post_attention_layernorm")
@@ -54,7 +55,7 @@ class DraftLayer:
         self._operations.rope(queries, turns)
         keys, values = self._keys_and_values(normed, turns)
         heads = BlockHeads(*(part.reshape(*shape, -1, spec.head_dim) for part in (queries, keys, values)))
-        attended = attend_blocks(heads, blocks.contexts, cache, spec=spec, causal=self._causal)
+        attended = self._attention.attend(heads, cache, spec=spec, causal=self._causal)
         x = x + self._output(attended.reshape(len(x), -1))
         return x + self._mlp(self._mlp_norm(x))
 
@@ -68,12 +69,15 @@ class DraftLayer:
 class Backbone:
     """All layers, and what makes one vector of the target's."""
 
-    def __init__(self, parts: Parts, config: DraftConfig, context_length: int) -> None:
+    def __init__(self, parts: Parts, config: DraftConfig, attention: BlockAttention, *, context_length: int) -> None:
         """`context_length`: of the target, whose positions the draft's are."""
         decoder = config.backbone
+        self._attention = attention
         self._fuse = parts.linear("fc", bias=False)
         self._context_norm = parts.norm("hidden_norm")
-        self._layers = [DraftLayer(parts, index, causal=config.causal_windows) for index in range(len(decoder.layers))]
+        self._layers = [
+            DraftLayer(parts, index, attention, causal=config.causal_windows) for index in range(len(decoder.layers))
+        ]
         self._norm = parts.norm("norm")
         rope = decoder.layers[0].rope
         assert rope is not None, "a draft whose layers see no positions"
@@ -89,6 +93,7 @@ class Backbone:
 
     def fill(self, x: Tensor, blocks: Blocks, kv: Sequence[KVLayer]) -> Tensor:
         """Returns the hidden states of blocks' slots [R × B, H], after the last norm."""
+        self._attention.plan(blocks.contexts)
         turns = self._turns[blocks.positions.flatten()]
         for layer, cache in zip(self._layers, kv, strict=True):
             x = layer(x, turns, blocks, cache)

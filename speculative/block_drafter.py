@@ -54,11 +54,8 @@ class BlockDrafter:
         slot sees is part of what it learned."""
         config, num_rows = self._model.config, len(turn.host_rows)
         steps = torch.arange(config.num_slots, device=turn.lengths.device)
-        contexts = [
-            turn.table[row, :length].long()
-            for row, length in zip(turn.host_rows.tolist(), turn.lengths.tolist(), strict=True)
-        ]
-        blocks = Blocks(turn.lengths[:, None].long() + steps, Contexts(contexts))
+        contexts = Contexts(turn.table, turn.rows, turn.lengths)
+        blocks = Blocks(turn.lengths[:, None].long() + steps, contexts)
         hidden = self._model.backbone.fill(self._empty(turn.anchors), blocks, self._kv)
         first = config.first_slot
         slots = hidden.view(num_rows, config.num_slots, -1)[:, first : first + self.num_drafts]

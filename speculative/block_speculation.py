@@ -9,16 +9,19 @@ import torch
 from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec
+from corymb.kernels.block_attention import BlockAttention, TorchBlocks
 from corymb.models.config import ModelConfig
 from corymb.models.errors import BrokenModel, UnsupportedModel
 from corymb.models.group import ALONE
 from corymb.models.layers import Parts
 from corymb.models.model import SharingModel
 from corymb.models.precision import ITEM_BYTES, Precision
-from corymb.models.speculation import Setting
+from corymb.models.speculation import Setting, Tools
 from corymb.models.weights import CheckpointWeights, Weights
 from corymb.speculative.backbone import Backbone, pool_specs
 from corymb.speculative.block_drafter import BlockDrafter, DraftModel
+from corymb.speculative.calibration import Scales
+from corymb.speculative.device_verification import DeviceVerification
 from corymb.speculative.draft_config import DraftConfig, MarkovConfig, check_num_drafts, read_draft_config
 from corymb.speculative.draft_dialects import Kind
 from corymb.speculative.draft_heads import Confidence, DraftHeads
@@ -34,7 +37,7 @@ class BlockSpeculation:
     folder: Path
     config: DraftConfig
     num_drafts: int
-    temperatures: tuple[float, ...] | None = None  # of the confidence, one a draft; None: as it was trained
+    temperatures: Scales | None = None  # of the confidence; None: as it was trained
     allotment: Allotment | None = None
 
     @property
@@ -53,15 +56,21 @@ class BlockSpeculation:
 
     def make(self, setting: Setting) -> Verification:
         """See Speculation."""
+        return Verification(self._drafter(setting, TorchBlocks()), self.allotment)
+
+    def make_for_gpu(self, setting: Setting, tools: Tools) -> DeviceVerification:
+        """See Speculation."""
+        return DeviceVerification(self._drafter(setting, tools.blocks), self.allotment, tools)
+
+    def _drafter(self, setting: Setting, attention: BlockAttention) -> BlockDrafter:
         target = setting.model
         assert isinstance(target, SharingModel), "checked by read_draft_config"
         stored = read_draft_headers(self.folder, self.config)
         with CheckpointWeights(stored, setting.load.device, lambda _: None) as weights:
-            model = self._load(weights, target, setting)
-        drafter = BlockDrafter(model, target, setting.kv, num_drafts=self.num_drafts, dtype=setting.load.dtype)
-        return Verification(drafter, self.allotment)
+            model = self._load(weights, target, setting, attention)
+        return BlockDrafter(model, target, setting.kv, num_drafts=self.num_drafts, dtype=setting.load.dtype)
 
-    def _load(self, weights: Weights, target: SharingModel, setting: Setting) -> DraftModel:
+    def _load(self, weights: Weights, target: SharingModel, setting: Setting, attention: BlockAttention) -> DraftModel:
         config, load = self.config, setting.load
         parts = Parts(
             decoder=config.backbone,
@@ -77,14 +86,17 @@ class BlockSpeculation:
             vocab_size=config.target_vocab_size,
             token_ids=_drafted_ids(weights.take(OFFSETS), config) if config.reduced else None,
             markov=_markov(parts, config.markov, target) if config.markov else None,
-            confidence=self._confidence(parts) if config.confident else None,
+            confidence=self._confidence(parts, load.device) if config.confident else None,
         )
-        return DraftModel(config, Backbone(parts, config, setting.cache.context_length), heads)
+        backbone = Backbone(parts, config, attention, context_length=setting.cache.context_length)
+        return DraftModel(config, backbone, heads)
 
-    def _confidence(self, parts: Parts) -> Confidence:
-        temperatures = torch.tensor(self.temperatures or (1.0,) * self.num_drafts)
+    def _confidence(self, parts: Parts, device: torch.device) -> Confidence:
+        scales = self.temperatures or Scales((1.0,) * self.num_drafts)
+        heats = sorted(scales.by_heat) or [0.0]
         product = parts.exact_linear("confidence_head.proj", bias=True)
-        return Confidence(product, self.config.confident_of_tokens, temperatures)
+        temperatures = torch.tensor([scales.of(heat) for heat in heats], device=device)
+        return Confidence(product, self.config.confident_of_tokens, torch.tensor(heats, device=device), temperatures)
 
 
 def read_block_speculation(
@@ -93,7 +105,7 @@ def read_block_speculation(
     target: ModelConfig,
     *,
     num_drafts: int | None = None,
-    temperatures: tuple[float, ...] | None = None,
+    temperatures: Scales | None = None,
     needs_confidence: bool = False,
 ) -> BlockSpeculation:
     """Reads a draft's folder for a target, all but its weights. `num_drafts`: None for as many as it was trained for;
@@ -105,9 +117,10 @@ def read_block_speculation(
             f"{folder} has no confidence head, by which drafts would be chosen; give "
             "--speculative-dspark-verify-mode static."
         )
-    if temperatures is not None and len(temperatures) != count:
+    if temperatures is not None and len(temperatures.usual) != count:
         raise UnsupportedModel(
-            f"There are {len(temperatures)} temperatures for the confidence of {count} drafts; give a file for as many."
+            f"There are {len(temperatures.usual)} temperatures for the confidence of {count} drafts; give a file for "
+            "as many."
         )
     read_draft_headers(folder, config)
     return BlockSpeculation(folder, config, count, temperatures)

@@ -5,7 +5,7 @@ along the block: each place gets a temperature under which the product up to the
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,20 @@ class Calibration:
     temperatures: list[float]
     ece_before: list[float]
     ece_after: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """What a confidence's logits are divided by, a number a place."""
+
+    usual: tuple[float, ...]
+    by_heat: dict[float, tuple[float, ...]] = field(default_factory=dict)  # of requests with that sampling temperature
+
+    def of(self, heat: float) -> tuple[float, ...]:
+        """Those fitted nearest to a sampling temperature."""
+        if not self.by_heat:
+            return self.usual
+        return self.by_heat[min(self.by_heat, key=lambda fitted: abs(fitted - heat))]
 
 
 def fit(logits: Float, prefixes: Float) -> Calibration:
@@ -76,18 +90,37 @@ def sigmoid(logits: Float) -> Float:
     return found
 
 
-def read_temperatures(path: Path, num_drafts: int) -> list[float]:
-    """The temperatures of a file, one a place: SGLang's object, or a bare list. Raises BadCalibration."""
+def read_temperatures(path: Path, num_drafts: int) -> Scales:
+    """The temperatures of a file, one a place: SGLang's object, or a bare list; with `by_temperature` those of sampling
+    temperatures, too. Raises BadCalibration."""
     try:
         held: object = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise BadCalibration(f"{path} holds no temperatures: {error}") from error
-    values = held.get("temperatures") if isinstance(held, dict) else held
+    if not isinstance(held, dict):
+        return Scales(_temperatures(held, path, num_drafts))
+    by_heat = held.get("by_temperature", {})
+    if not isinstance(by_heat, dict) or not all(_is_heat(name) for name in by_heat):
+        raise BadCalibration(f"{path}: by_temperature must be an object whose names are sampling temperatures.")
+    return Scales(
+        _temperatures(held.get("temperatures"), path, num_drafts),
+        {float(name): _temperatures(values, path, num_drafts) for name, values in by_heat.items()},
+    )
+
+
+def _temperatures(values: object, path: Path, num_drafts: int) -> tuple[float, ...]:
     if not isinstance(values, list) or not all(_is_temperature(value) for value in values):
         raise BadCalibration(f"{path} holds no temperatures: a list of numbers above 0 is expected.")
     if len(values) != num_drafts:
         raise BadCalibration(f"{path} holds temperatures of {len(values)} places, and {num_drafts} are drafted.")
-    return [float(value) for value in values]
+    return tuple(float(value) for value in values)
+
+
+def _is_heat(name: str) -> bool:
+    try:
+        return 0 <= float(name) < float("inf")
+    except ValueError:
+        return False
 
 
 def _is_temperature(value: object) -> bool:

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
+from corymb.speculative.correction import Correction
 
-MEMORY = 0.05  # share of each new measurement in what is thought of a tier
-WIDEST_CORRECTION = 4.0
+Float64 = NDArray[np.float64]
 
 
 class BadTable(ValueError):
@@ -53,36 +52,61 @@ def as_they_are(num_tokens: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]
     return num_tokens
 
 
+def filled_up_to(sizes: Sequence[int]) -> Tiers:
+    """Steps are filled up to the next of the sizes; larger ones are not."""
+    if not sizes:
+        return as_they_are
+    known = np.asarray(sizes, np.int64)
+
+    def tier(num_tokens: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        index = np.searchsorted(known, num_tokens)
+        return np.where(index < len(known), known[np.minimum(index, len(known) - 1)], num_tokens)
+
+    return tier
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What a step took, in seconds."""
+
+    draft_s: float | None  # None: it did not draft
+    verify_s: float
+
+
 @dataclass(slots=True)
 class CostModel:
-    """T(R, K) = overhead + draft(R) + verify(tier(R + K)) × (1 + κ · context), each tier corrected by what its steps
-    took lately. A step that does not draft costs no draft(R)."""
+    """T(R, K) = overhead + draft(R) + verify(tier(R + K)) × (1 + κ · context), each curve corrected by what steps took
+    lately. A step that does not draft costs no draft(R), and corrects the curve of those that do."""
 
     overhead_s: float
     draft: Curve
     verify: Curve
     tier: Tiers = as_they_are
     context_share: float = 0.0  # κ, a token of mean context
-    _corrections: dict[int, float] = field(default_factory=dict)
+    verify_holds_all: bool = False  # `verify` was measured with the drafting in it
+    _drafting: Correction = field(default_factory=Correction)  # by rows
+    _verifying: Correction = field(default_factory=Correction)  # by tier
 
     def step_s(self, num_rows: int, num_drafts: NDArray[np.integer[Any]], context: float, *, drafts: bool) -> Float64:
         """Seconds of steps that verify `num_drafts` [N] each behind the tokens of `num_rows` rows."""
         tiers = self.tier(num_rows + num_drafts)
-        verify = self.verify.at(tiers) * (1 + self.context_share * context)
-        known = np.array([self._corrections.get(tier, 1.0) for tier in tiers.tolist()])
-        draft = self.draft.at(num_rows) if drafts else np.float64(0.0)
-        return np.asarray(self.overhead_s + draft + verify * known, np.float64)
+        verify = self.verify.at(tiers) * self._verifying.at(tiers) * (1 + self.context_share * context)
+        draft = self.draft.at(num_rows) * self._drafting.at(num_rows) if drafts else np.float64(0.0)
+        return np.asarray(self.overhead_s + draft + verify, np.float64)
 
-    def learn(self, num_tokens: int, context: float, verify_s: float) -> float:
-        """A step of so many tokens took `verify_s` to verify; returns what had been expected."""
-        (tier,) = self.tier(np.array([num_tokens])).tolist()
-        plain = float(self.verify.at(tier)) * (1 + self.context_share * context)
-        if not plain > 0:
-            return 0.0  # a table may say that verifying costs nothing: there is no share of nothing to correct
-        before = self._corrections.get(tier, 1.0)
-        actual = min(max(verify_s / plain, 1 / WIDEST_CORRECTION), WIDEST_CORRECTION)
-        self._corrections[tier] = before + MEMORY * (actual - before)
-        return plain * before
+    def learn(self, num_rows: int, num_drafts: int, context: float, took: Took) -> None:
+        """A step that verified so many drafts of so many rows took so long."""
+        (tier,) = self.tier(np.array([num_rows + num_drafts])).tolist()
+        verify_s = took.verify_s + (took.draft_s or 0.0 if self.verify_holds_all else 0.0)
+        _learn(self._verifying, tier, verify_s, float(self.verify.at(tier)) * (1 + self.context_share * context))
+        if took.draft_s is not None:
+            _learn(self._drafting, num_rows, took.draft_s, float(self.draft.at(num_rows)))
+
+
+def _learn(correction: Correction, size: int, took_s: float, measured_s: float) -> None:
+    # A table may say that something costs nothing: there is no share of nothing to correct.
+    if measured_s > 0 and took_s > 0:
+        correction.learn(size, took_s / measured_s)
 
 
 def read_table(path: Path) -> CostModel:
@@ -120,7 +144,7 @@ def _flat(table: dict[str, Any], path: Path) -> CostModel:
         return np.asarray(rates.probes[np.maximum(index, 0)], np.int64)
 
     nothing = Curve(np.array([1.0]), np.array([0.0]))
-    return CostModel(0.0, nothing, Curve(rates.probes, seconds), tier=tier)
+    return CostModel(0.0, nothing, Curve(rates.probes, seconds), tier=tier, verify_holds_all=True)
 
 
 def _curve(table: dict[str, Any], counts: str, values: str, path: Path) -> Curve:

@@ -18,12 +18,18 @@ class Confidence:
 
     product: Linear  # float32 [1, H], or [1, H + rank] where it sees the token before the draft
     sees_tokens: bool
-    temperatures: Tensor  # float32 [num_drafts]: logits are divided by them before they become chances
+    heats: Tensor  # float32 [H], sampling temperatures
+    temperatures: Tensor  # float32 [H, num_drafts]: logits are divided by those of the nearest heat
 
     def __call__(self, hidden: Tensor, entries: Tensor | None) -> Tensor:
         """Logits float32 [R] of slots [R, H] and what the Markov head knows of the tokens before them [R, rank]."""
         seen = hidden if entries is None or not self.sees_tokens else torch.cat((hidden, entries), dim=1)
         return self.product(seen.float())[:, 0]
+
+    def chances(self, logits: Tensor, heats: Tensor) -> Tensor:
+        """Of logits [R, num_drafts], in rows with the sampling temperatures `heats` [R]."""
+        nearest = (heats[:, None] - self.heats).abs().argmin(dim=1)
+        return torch.sigmoid(logits / self.temperatures[nearest])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,9 @@ class DraftHeads:
         return Proposal(
             torch.stack(drafts, dim=1),
             logits=self._spread(logits) if draw.any_random else None,
-            confidence=self._chances(torch.stack(doubts, dim=1)) if doubts else None,
+            confidence=self.confidence.chances(torch.stack(doubts, dim=1), turn.temperature)
+            if self.confidence
+            else None,
         )
 
     def _spread(self, logits: Tensor) -> Tensor:
@@ -67,7 +75,3 @@ class DraftHeads:
             return logits
         spread = logits.new_full((*logits.shape[:2], self.vocab_size), -torch.inf)
         return spread.index_copy_(2, self.token_ids, logits)
-
-    def _chances(self, doubts: Tensor) -> Tensor:
-        assert self.confidence is not None, "chances of a draft without a confidence head"
-        return torch.sigmoid(doubts / self.confidence.temperatures)

@@ -1,35 +1,59 @@
 """Measures what a server's steps cost, on the padding row, before its first request."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from corymb.cache.writes import Landmarks, StateWrites
 from corymb.models.warm_up import padding_step
 from corymb.scheduler.plan import LAST_SAMPLED, Int32, Sampled, StepPlan, Windows
-from corymb.speculative.cost_model import CostModel, Curve, envelope
+from corymb.speculative.cost_model import CostModel, Curve, Tiers, as_they_are, envelope
 
 ROWS = (1, 4, 16)
+GPU_ROWS = (1, 4, 16, 64, 256)  # more rows cost little there, and no line that begins with few tells of them
 REPEATS = 3
-PROMPT = 2  # tokens
+SHORT, LONG = 2, 1024  # tokens of context
+
+Run = Callable[[Sequence[StepPlan]], list[Sampled]]  # launches each plan while the one before it runs, as a loop does
 
 
-def measure(run: Callable[[StepPlan], Sampled], *, num_drafts: int, max_rows: int) -> CostModel:
-    """The cost model of a runner. `run` launches a plan and waits for it."""
-    sizes = [size for size in ROWS if size <= max_rows] or [1]
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What steps of a server may hold."""
+
+    max_rows: int
+    context_length: int
+
+
+def measure(
+    run: Run, *, num_drafts: int, room: Room, rows: Sequence[int] = ROWS, tier: Tiers = as_they_are
+) -> CostModel:
+    """The cost model of a runner, from steps of so many `rows`."""
+    sizes = [size for size in rows if size <= room.max_rows] or [1]
     draft_s: dict[int, float] = {}
     verify_s: dict[int, float] = {}
     for num_rows in sizes:
-        plain = _fastest(run, num_rows, 0)
+        plain = _fastest(run, num_rows, 0, SHORT)
         verify_s[num_rows] = plain.forward_s
         for window in {1, num_drafts} if num_rows == 1 else {num_drafts}:
-            drafted = _fastest(run, num_rows, window).drafted
+            drafted = _fastest(run, num_rows, window, SHORT).drafted
             assert drafted is not None, "a step with windows says what they cost"
             draft_s[num_rows] = min(drafted.draft_s, draft_s.get(num_rows, drafted.draft_s))
             num_tokens = num_rows + int(drafted.num_verified.sum())
             verify_s[num_tokens] = min(drafted.verify_s, verify_s.get(num_tokens, drafted.verify_s))
-    most = max_rows * (1 + num_drafts)
-    return CostModel(0.0, _curve(draft_s, max_rows), _curve(verify_s, most))
+    longest = min(LONG, room.context_length - num_drafts - 2)
+    share = _context_share(run, {size: verify_s[size] for size in {sizes[0], sizes[-1]}}, longest)
+    most = room.max_rows * (1 + num_drafts)
+    return CostModel(0.0, _curve(draft_s, room.max_rows), _curve(verify_s, most), tier, share)
+
+
+def _context_share(run: Run, short_s: dict[int, float], longest: int) -> float:
+    """κ: how much longer a step takes for every token of its rows' context, from steps of so many rows."""
+    if longest <= SHORT:
+        return 0.0
+    longer = [_fastest(run, num_rows, 0, longest).forward_s / seconds - 1 for num_rows, seconds in short_s.items()]
+    return max(float(np.mean(longer)) / (longest - SHORT), 0.0)
 
 
 def _curve(seconds: dict[int, float], farthest: int) -> Curve:
@@ -37,20 +61,21 @@ def _curve(seconds: dict[int, float], farthest: int) -> Curve:
     return envelope(counts, [seconds[count] for count in counts], farthest=farthest)
 
 
-def _fastest(run: Callable[[StepPlan], Sampled], num_rows: int, window: int) -> Sampled:
-    run(padding_step(PROMPT))
-    steps = [run(_step(num_rows, window)) for _ in range(1 + REPEATS)]
-    return min(steps[1:], key=lambda step: step.forward_s)
+def _fastest(run: Run, num_rows: int, window: int, context: int) -> Sampled:
+    # What the padding row has read is of no consequence: only its end is computed.
+    prompt = replace(padding_step(SHORT), starts=np.array([context - SHORT], np.int32))
+    steps = run([prompt, *(_step(num_rows, window, context) for _ in range(1 + REPEATS))])
+    return min(steps[2:], key=lambda step: step.forward_s)
 
 
-def _step(num_rows: int, window: int) -> StepPlan:
+def _step(num_rows: int, window: int, context: int) -> StepPlan:
     """The padding row, so many times over: nobody reads what it writes."""
     zeros: Int32 = np.zeros(num_rows, np.int32)
     return StepPlan(
         step=0,
         rows=zeros,
         widths=np.ones(num_rows, np.int32),
-        starts=np.full(num_rows, PROMPT, np.int32),
+        starts=np.full(num_rows, context, np.int32),
         token_ids=np.full(num_rows, LAST_SAMPLED, np.int32),
         slots=np.empty(0, np.int32),
         samples=np.ones(num_rows, np.bool_),

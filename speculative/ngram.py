@@ -8,8 +8,10 @@ import torch
 from corymb.kernels.attention import AttentionSpec
 from corymb.models.features import Capture
 from corymb.models.precision import Precision
-from corymb.models.speculation import DraftTurn, Proposal, Seen, Setting
+from corymb.models.speculation import DraftTurn, Proposal, Seen, Setting, Tools
 from corymb.scheduler.plan import Int32, Opened
+from corymb.speculative.device_ngram import DeviceNgramDrafter
+from corymb.speculative.device_verification import DeviceVerification
 from corymb.speculative.verification import Allotment, Verification
 
 
@@ -34,6 +36,13 @@ class NgramSpeculation:
             self.num_drafts, cache.num_rows, cache.context_length, least=self.least, longest=self.longest
         )
         return Verification(drafter, self.allotment)
+
+    def make_for_gpu(self, setting: Setting, tools: Tools) -> DeviceVerification:
+        """See Speculation."""
+        cache = setting.cache
+        said = setting.place.zeros((cache.num_rows, cache.context_length), torch.int32)
+        drafter = DeviceNgramDrafter(self.num_drafts, said, least=self.least, longest=self.longest)
+        return DeviceVerification(drafter, self.allotment, tools, captures=False)
 
 
 class NgramDrafter:

@@ -19,8 +19,10 @@ from corymb.models.model import Batch, Model
 from corymb.models.placement import Place
 from corymb.models.precision import Precision
 from corymb.models.sequences import NoPrompts
-from corymb.models.speculation import DraftTurn, Proposal, Seen, Setting
+from corymb.models.speculation import DraftTurn, Proposal, Seen, Setting, Tools
 from corymb.scheduler.plan import Int32, Opened
+from corymb.speculative.device_standalone import DeviceModelDrafter
+from corymb.speculative.device_verification import DeviceVerification
 from corymb.speculative.draft_draw import Draw
 from corymb.speculative.standalone_config import read_standalone_config
 from corymb.speculative.verification import Allotment, Verification
@@ -49,6 +51,13 @@ class StandaloneSpeculation:
         model = load_model(self.folder, self.config, setting.load)
         drafter = ModelDrafter(model, TorchAttention(), setting.kv, num_drafts=self.num_drafts)
         return Verification(drafter, self.allotment)
+
+    def make_for_gpu(self, setting: Setting, tools: Tools) -> DeviceVerification:
+        """See Speculation."""
+        model = load_model(self.folder, self.config, setting.load)
+        attention = tools.attention(model.attention_specs)
+        drafter = DeviceModelDrafter(model, attention, setting.kv, num_drafts=self.num_drafts)
+        return DeviceVerification(drafter, self.allotment, tools)
 
     @property
     def _decoder(self) -> DecoderConfig:

@@ -70,13 +70,14 @@ class Traced:
         self._decisions[step] = self._foreseen()
         return chosen
 
-    def learn(self, plan: StepPlan, sampled: Sampled) -> None:
+    def learn(self, plan: StepPlan, sampled: Sampled) -> float | None:
         """See WindowPolicy."""
         decision = self._decisions.get(plan.step)
         self._decisions = {step: kept for step, kept in self._decisions.items() if step > plan.step}
-        self._policy.learn(plan, sampled)
+        expected_s = self._policy.learn(plan, sampled)
         if plan.windows is not None:
             self._trace.write(entry_of(plan, sampled, decision))
+        return expected_s
 
 
 def entry_of(plan: StepPlan, sampled: Sampled, decision: Decision | None) -> dict[str, Any]:
@@ -97,6 +98,8 @@ def entry_of(plan: StepPlan, sampled: Sampled, decision: Decision | None) -> dic
         entry |= {"foreseen_s": round(decision.step_s, 6), "foreseen_tokens": round(decision.tokens, 3)}
     if drafted is not None:
         entry |= {"draft_s": round(drafted.draft_s, 6), "verify_s": round(drafted.verify_s, 6)}
+        if drafted.num_allowed is not None and (drafted.allowed != drafted.num_verified).any():
+            entry["allowed"] = drafted.allowed.tolist()
         if drafted.confidence is not None:
             entry["confidence"] = np.round(drafted.confidence.astype(np.float64), 4).tolist()
     return entry

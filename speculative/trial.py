@@ -11,7 +11,7 @@ from corymb.models.build import Built, RunnerOptions, build
 from corymb.models.speculation import Speculation
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.messages import Sampling
-from corymb.speculative.calibration import Calibration, errors_of, fit, logit, scaled
+from corymb.speculative.calibration import Calibration, Scales, errors_of, fit, logit, scaled
 from corymb.speculative.conversations import Speech
 from corymb.speculative.draft_files import CALIBRATION, update_metrics, write_json
 from corymb.speculative.prompts import judged
@@ -62,16 +62,16 @@ def calibrate(trial: Trial, speech: Speech, on_progress: OnProgress) -> dict[str
     return table
 
 
-def evaluate(trial: Trial, speech: Speech, on_progress: OnProgress, *, sts: Sequence[float] | None) -> dict[str, Any]:
+def evaluate(trial: Trial, speech: Speech, on_progress: OnProgress, *, sts: Scales | None) -> dict[str, Any]:
     """Judges a draft by held-out prompts and writes the figures into its metrics.json; returns them.
 
-    `sts`: temperatures of its confidence, one a draft.
+    `sts`: temperatures of its confidence.
     """
     found: dict[str, Any] = {}
     for heat, rounds in _each(trial, speech, on_progress, seed=trial.seed + 1):
         entry = report(rounds, trial.num_drafts)
         if rounds.confidence is not None:
-            entry |= _errors(rounds, trial.num_drafts, sts)
+            entry |= _errors(rounds, trial.num_drafts, None if sts is None else sts.of(heat))
         found[_name(heat)] = entry
     update_metrics(trial.draft, "evaluation", {"prompts": trial.num_prompts, "temperatures": found})
     return found

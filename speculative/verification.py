@@ -12,7 +12,7 @@ from torch import Tensor
 
 from corymb.kernels import acceptance
 from corymb.kernels.noise import other_keys, row_keys, seeds_of_step
-from corymb.models.execution import UNUSABLE
+from corymb.models.execution import UNUSABLE, TimedMasks
 from corymb.models.locating import widen
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
 from corymb.models.sampler import Sampler, Turn
@@ -30,6 +30,10 @@ class Allotment(Protocol):
         """Windows [R], each at most `most` [R]; `budget` over all rows, None for no bound."""
         ...
 
+    def allot_on_device(self, proposal: Proposal, most: Tensor, budget: int | None) -> Tensor:
+        """The same for int32 [R] of a device that nobody waits for."""
+        ...
+
 
 class WholeBlocks:
     """Every draft is verified."""
@@ -37,6 +41,11 @@ class WholeBlocks:
     checks_all = False
 
     def allot(self, _: Proposal, most: Int32, budget: int | None) -> Int32:
+        """See Allotment."""
+        assert budget is None, "nothing here chooses between drafts"
+        return most
+
+    def allot_on_device(self, _: Proposal, most: Tensor, budget: int | None) -> Tensor:
         """See Allotment."""
         assert budget is None, "nothing here chooses between drafts"
         return most
@@ -49,6 +58,7 @@ class Verified:
     outputs: Tensor  # int64 [R, num_drafts + 1]
     counts: Int32  # [R], of the outputs
     windows: Int32  # [R], drafts verified
+    allowed: Int32  # [R], of these, drafts that might be accepted
     usable: NDArray[np.bool_]  # [R]
     confidence: Tensor | None
     scores: Scores | None
@@ -65,7 +75,7 @@ class Verified:
             forward_s=self.draft_s + self.verify_s,
             logprobs=entries(self.scores) if self.scores else {},
             errors=dict.fromkeys(np.flatnonzero(~self.usable).tolist(), UNUSABLE),
-            drafted=Drafted(self.windows, confidence, self.draft_s, self.verify_s),
+            drafted=Drafted(self.windows, confidence, self.draft_s, self.verify_s, self.allowed),
         )
 
 
@@ -87,7 +97,7 @@ class Verification:
 
     def run(self, plan: StepPlan, ask: AskMasks, target: Target) -> Verified:
         """See Speculator."""
-        begun_s = time.perf_counter()
+        begun_s, timed = time.perf_counter(), TimedMasks(ask)
         assert plan.windows is not None, "only plans with windows draft"
         proposal = self.drafter.propose(draft_turn(plan, target, self.drafter.num_drafts))
         most = plan.windows.most
@@ -97,12 +107,12 @@ class Verification:
         verified = most.astype(np.int32) if self._allotment.checks_all else windows
         drafts = proposal.token_ids.cpu().numpy().astype(np.int32)
         if plan.constrained is not None and plan.windows.most[plan.constrained].any():
-            ask.offer(Drafts(drafts[plan.constrained], windows[plan.constrained]))
+            timed.offer(Drafts(drafts[plan.constrained], windows[plan.constrained]))
         anchors = target.rows.last_sampled.cpu().numpy()[plan.rows].astype(np.int32)
         wide = widen(replace(plan, token_ids=anchors), target.rows, drafts, 1 + verified)
         drafted_s = time.perf_counter()
         computed = target.compute(wide)
-        judged = _judge(target, wide, Block(proposal, windows, ask), computed.hidden)
+        judged = _judge(target, wide, Block(proposal, windows, timed), computed.hidden)
         self._commit(target, wide, judged)
         keep = target.place(judged.places < judged.counts[judged.owners])
         self.drafter.observe(Seen(computed.layout, computed.token_ids, computed.features, keep))
@@ -110,11 +120,12 @@ class Verification:
             outputs=judged.outputs,
             counts=judged.counts,
             windows=verified,
+            allowed=windows,
             usable=judged.usable,
             confidence=proposal.confidence,
             scores=judged.scores,
             draft_s=drafted_s - begun_s,
-            verify_s=time.perf_counter() - drafted_s,
+            verify_s=time.perf_counter() - drafted_s - timed.waited_s,
         )
 
     @staticmethod
@@ -147,13 +158,16 @@ def draft_turn(plan: StepPlan, target: Target, num_drafts: int) -> DraftTurn:
     rows = place(plan.rows.astype(np.int64))
     return DraftTurn(
         host_rows=plan.rows,
+        farthest=int((plan.starts + 1 + plan.windows.most).max()),
         rows=rows,
         most=plan.windows.most,
+        limits=place(plan.windows.most),
         anchors=target.rows.last_sampled[rows],
         lengths=place(plan.starts.astype(np.int32)),
         table=target.rows.table,
         full_to_sliding=target.rows.full_to_sliding,
         temperature=place(np.where(random, settings.temperature[plan.rows], 0).astype(np.float32)),
+        random=place(np.flatnonzero(random)),
         keys=place(_keys(row_keys, _draft_seeds(plan, target.sampler), plan.num_outputs, num_drafts)),
     )
 
@@ -194,6 +208,7 @@ def _judge(target: Target, plan: StepPlan, block: Block, hidden: Tensor) -> _Jud
         _by_token(plan, block.masks()) if plan.constrained is not None else None,
         ahead=drafts[place(owners)],
         num_ahead=place(places),
+        draws=sampler.settings.seeded[plan.rows[owners]],  # for the others `_reject` does
     )
     choice = sampler.choose(logits, turn)
     own = _dense(choice.token_ids, owners, places, plan.num_rows, drafts.shape[1])

@@ -24,18 +24,28 @@ from corymb.kernels.attention import (  # noqa: E402
     RaggedLayout,
     StateMarks,
 )
+from corymb.kernels.block_attention import BlockHeads, Contexts  # noqa: E402
+from corymb.kernels.packing import Windows  # noqa: E402
+from corymb.kernels.packing import room as packing_room  # noqa: E402
 from corymb.kernels.recurrence import Convolution, DeltaRule, GatedNorm, StateSpace  # noqa: E402
 from corymb.kernels.routing import SWIGLU, Gating, Routing  # noqa: E402
-from corymb.kernels.sampling import Draws  # noqa: E402
+from corymb.kernels.sampling import Choice, Draws  # noqa: E402
+from corymb.kernels.settling import Drafted, Settled  # noqa: E402
+from corymb.kernels.standing import NUM_FACTS  # noqa: E402
+from corymb.kernels.standing import room as standing_room  # noqa: E402
 from corymb.kernels.triton_all_reduce import PickRows, SumRows  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
+from corymb.kernels.triton_block_attention import TritonBlocks  # noqa: E402
 from corymb.kernels.triton_distillation import TritonDistillation  # noqa: E402
 from corymb.kernels.triton_gather import gather_heads  # noqa: E402
 from corymb.kernels.triton_indices import gather_slots  # noqa: E402
 from corymb.kernels.triton_jit import Launch  # noqa: E402
 from corymb.kernels.triton_operations import TritonOperations  # noqa: E402
+from corymb.kernels.triton_packing import TritonPacking  # noqa: E402
 from corymb.kernels.triton_recurrence import TritonRecurrence  # noqa: E402
 from corymb.kernels.triton_sampling import TritonSampling  # noqa: E402
+from corymb.kernels.triton_settling import TritonSettling  # noqa: E402
+from corymb.kernels.triton_standing import TritonStanding  # noqa: E402
 
 CPU = torch.device("cpu")
 LAUNCH = Launch(interpreted=False, early=True, num_sms=132)
@@ -89,6 +99,16 @@ def attend(spec: AttentionSpec, widths: list[int], kv_dtype: torch.dtype, *, det
     attention.run_joined(heads, changes, spec, KVLayer(pool, pool))
     q, k, v = heads.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
     attention.run(q, k, v, spec, KVLayer(pool, pool))
+
+
+def attend_blocks() -> None:
+    """The block of a draft, of an 8B model's shape and of the demo model's, sliding layers among them."""
+    for spec, num_slots in ((LLAMA, 7), (SMOLLM, 5), (replace(LLAMA, window=128), 16)):
+        blocks, pool = TritonBlocks(LAUNCH), zeros(64, spec.num_kv_heads, spec.head_dim)
+        blocks.plan(Contexts(zeros(9, 256, dtype=torch.int32), torch.arange(4), zeros(4, dtype=torch.int32)))
+        keys = zeros(4, num_slots, spec.num_kv_heads, spec.head_dim)
+        heads = BlockHeads(zeros(4, num_slots, spec.num_heads, spec.head_dim), keys, keys)
+        blocks.attend(heads, KVLayer(pool, pool), spec=spec, causal=spec.window is not None)
 
 
 def attend_latents(dtype: torch.dtype) -> None:
@@ -210,6 +230,20 @@ def recur() -> None:
     recurrence.gate(heads, heads, None)
 
 
+def speculate(table: torch.Tensor, slot_map: torch.Tensor) -> None:
+    """Rows that the device alone knows: found, laid out, settled."""
+    standing, packed = standing_room(4, 7, CPU), packing_room(16, CPU, sliding=True)
+    lengths, ids = zeros(8, dtype=torch.int32), zeros(16, dtype=torch.int64)
+    TritonStanding(LAUNCH)(zeros(NUM_FACTS, 4, dtype=torch.int32), ids, lengths, standing)
+    drafts, widths = zeros(4, 7, dtype=torch.int64), standing.most
+    for some, confidence in ((drafts, zeros(4, 7, dtype=torch.float32)), (drafts, None), (drafts[:, :0], None)):
+        windows = Windows(standing.rows, standing.lengths, widths, standing.anchors, some)
+        for where in (slot_map, None):
+            TritonPacking(LAUNCH, max_rows=256, max_width=8)(windows, table, where, packed)
+        choice, settled = Choice(ids, zeros(16, dtype=torch.bool)), Settled(ids, lengths, ids)
+        TritonSettling(LAUNCH)(choice, packed, standing, Drafted(some, widths, widths, confidence), settled)
+
+
 def frame() -> None:
     """What a step begins and ends with, and the list of slots."""
     staged = [zeros(4, dtype=torch.int32) for _ in range(4)]
@@ -218,6 +252,7 @@ def frame() -> None:
     triton_steps.begin(tuple(staged), tuple(wide), wide[0], table, slot_map, launch=LAUNCH)
     triton_steps.begin(tuple(staged), (*wide[:3], None), wide[0], table, None, launch=LAUNCH)
     triton_steps.end(wide[0], zeros(4, dtype=torch.bool), staged[0], wide[1], staged[1], launch=LAUNCH)
+    speculate(table, slot_map)
     pool = zeros(64, 8, 128)
     for held in (torch.bfloat16, torch.float8_e4m3fn):
         gather_heads(KVLayer(pool.to(held), pool.to(held)), staged[0], pool[:4], pool[4:8], launch=LAUNCH)
@@ -235,6 +270,7 @@ for widths in ([1] * 8, [1] * 32):
     attend(LLAMA, widths, torch.float8_e4m3fn)
 attend(LLAMA, [1] * 8, torch.float8_e5m2)
 attend(LLAMA, [64, 1], torch.float8_e4m3fn)
+attend_blocks()
 attend_latents(torch.bfloat16)
 attend_latents(torch.float32)
 sample()

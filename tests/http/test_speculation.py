@@ -93,7 +93,15 @@ def test_drafts_are_accepted_and_counted(speculating) -> None:
     assert told["spec_num_correct_drafts"] > 0
     assert told["spec_accept_length"] == 1 + told["spec_num_correct_drafts"] / told["spec_verify_ct"]
     speculating.wait_for(lambda: total(speculating, "drafts_accepted") > before, 30)
-    assert "corymb_accept_length{" in speculating.client.get("/metrics").text
+    metrics = speculating.client.get("/metrics").text
+    assert "corymb_accept_length{" in metrics
+    foreseen = [
+        float(re.search(rf"^corymb_step_{name}_count{{.*}} (.+)$", metrics, re.MULTILINE)[1])
+        for name in ("predicted_seconds", "actual_seconds", "prediction_error")
+    ]
+    assert foreseen[0] == foreseen[1] == foreseen[2]
+    is_static = speculating.client.get("/get_server_info").json()["speculative_dspark_verify_mode"] == "static"
+    assert (foreseen[0] == 0) == is_static
 
 
 GRAMMARS = [

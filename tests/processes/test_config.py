@@ -109,6 +109,11 @@ def test_wrong_flag_gets_one_sentence_and_status_2(arguments, sentence, capsys):
         ("--test-failpoint scheduler.explode=1", "PROCESS.ACTION=NUMBER"),
         ("--test-failpoint scheduler.die_at_step=x", "PROCESS.ACTION=NUMBER"),
         ("--api-key a --api-key-file b", "not both"),
+        (
+            "--speculative-algorithm NGRAM --speculative-dspark-verify-mode static "
+            "--speculative-dspark-min-predicted-gain 0.04",
+            "min-predicted-gain is for budgets",
+        ),
         ("--api-key-file /nowhere/key", "cannot read /nowhere/key"),
     ],
 )

@@ -59,13 +59,14 @@ def serve_rounds(
     """Runs one list of requests after another on one server; with `flush`, the cache is dropped in between."""
     most = int(variant.get("max_running_requests", 16))  # type: ignore[call-overload]
     runner_options = {name: value for name, value in variant.items() if name in RUNNER_FIELDS}
-    others = {name: value for name, value in variant.items() if name not in RUNNER_FIELDS | {"windows"}}
+    others = {name: value for name, value in variant.items() if name not in RUNNER_FIELDS | {"windows", "matchers"}}
     options = RunnerOptions(folder, max_running_requests=most, **runner_options)  # type: ignore[arg-type]
     built = build(options, lambda *_: None)
     config = SchedulerConfig(**({"max_running_requests": most} | others))  # type: ignore[arg-type]
     cache = Cache(built.cache_config)
     limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
-    scheduler = Scheduler(config, cache, limits, windows=variant.get("windows"))  # type: ignore[arg-type]
+    windows, matchers = variant.get("windows"), variant.get("matchers")
+    scheduler = Scheduler(config, cache, limits, windows=windows, matchers=matchers)  # type: ignore[arg-type]
     ports = []
     for requests in rounds:
         port = FakePort(list(requests))

@@ -14,6 +14,7 @@ from corymb.models.errors import ModelError
 from corymb.models.pools import token_bytes
 from corymb.models.precision import Precision
 from corymb.speculative.block_speculation import BlockSpeculation, read_block_speculation
+from corymb.speculative.calibration import Scales
 from corymb.speculative.draft_dialects import Kind
 
 Config = dict[str, Any]
@@ -86,7 +87,7 @@ def test_a_confidence_that_is_needed_and_missing_is_refused(tmp_path: Path, targ
 
 def test_temperatures_for_another_block_are_refused(tmp_path: Path, target: Path) -> None:
     with pytest.raises(ModelError, match="2 temperatures for the confidence of 3 drafts"):
-        read(tmp_path, target, make.deepspec(), temperatures=(1.0, 1.0))
+        read(tmp_path, target, make.deepspec(), temperatures=Scales((1.0, 1.0)))
 
 
 def test_a_reduced_vocabulary_without_its_map_is_refused(tmp_path: Path, target: Path) -> None:
