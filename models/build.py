@@ -223,11 +223,6 @@ def _refuse_unused(options: RunnerOptions, blueprint: Blueprint) -> None:
 
 def _refuse_drafts(options: RunnerOptions, blueprint: Blueprint, *, on_gpu: bool) -> None:
     """Where speculation does not work yet, it says so."""
-    if on_gpu and blueprint.state_specs:
-        raise UnsupportedModel(
-            f"{blueprint.config.architecture} carries recurrent state, which --speculative-algorithm takes back on a "
-            "CPU so far; use --device cpu or leave it out."
-        )
     if on_gpu and blueprint.config.decoder is None:
         name = blueprint.config.architecture  # made for tests, it asks the host for lengths
         raise UnsupportedModel(f"{name} does not work with --speculative-algorithm on a GPU; use --device cpu.")

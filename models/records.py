@@ -74,7 +74,7 @@ class Past:
     """Tokens that rows' states have not seen, and that were kept."""
 
     layout: RaggedLayout
-    records: Tensor  # int64 [T], where they are
+    records: Tensor | None  # int64 [T], where they are; None: where the layout's offsets say
 
 
 class Replay:
@@ -91,7 +91,8 @@ class Replay:
         kept, past = self._records[record], self._past
         if past is not None:
             sizes = [part.shape[1] for part in parts]
-            fold(torch.split(kept.index_select(0, past.records), sizes, dim=1), states, past.layout)
+            tokens = kept if past.records is None else kept.index_select(0, past.records)
+            fold(torch.split(tokens, sizes, dim=1), states, past.layout)
         kept.index_copy_(0, self._places, torch.cat(list(parts), dim=1).to(kept.dtype))
 
 

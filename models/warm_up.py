@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from corymb.cache.writes import StateWrites
+from corymb.cache.writes import Landmarks, StateWrites
 from corymb.models.config import DecoderConfig
 from corymb.scheduler.messages import Sampling
 from corymb.scheduler.plan import LAST_SAMPLED, Masks, Opened, Runner, StepPlan, Windows
@@ -67,7 +67,7 @@ def padding_windows(num_rows: int, most: int) -> StepPlan:
         slots=zeros[:0],
         samples=np.ones(num_rows, np.bool_),
         num_outputs=np.ones(num_rows, np.int32),
-        states=None,
+        states=StateWrites.only(zeros, Landmarks(zeros, zeros)),
         windows=Windows(np.full(num_rows, most, np.int32), None, zeros, zeros),
     )
 
