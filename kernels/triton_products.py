@@ -12,6 +12,7 @@ INVARIANT_ROWS = 64  # of a tile, whatever the step's rows
 SMALL_INPUTS = 2048  # a model's products are all ours up to here: its steps are bound by launches
 MOST_INPUTS = 4096  # with more, ours would have to split them among programs
 SQUARE_OUTPUTS = 4096
+MANY_GATES = 14336  # with fewer, blocks of more than a few rows leave a quarter of the multiprocessors idle
 LEAST_INPUTS = 16  # of a block: a matrix product takes no fewer
 FEW_ROWS, SOME_ROWS, MANY_ROWS = 16, 32, 64  # each the most rows of a tile
 
@@ -60,7 +61,8 @@ def fuses_norm(size: Size) -> bool:
 def fuses_gate(size: Size) -> bool:
     """Whether the weight's first half should gate its second in the kernel."""
     fills_tile = size.num_rows <= MANY_ROWS or size.num_rows > 3 * MOST_ROWS // 4
-    return _is_small(size) or (SMALL_INPUTS < size.num_inputs <= MOST_INPUTS and fills_tile)
+    fills_device = size.num_rows <= FEW_ROWS or size.num_outputs >= 2 * MANY_GATES
+    return _is_small(size) or (SMALL_INPUTS < size.num_inputs <= MOST_INPUTS and fills_tile and fills_device)
 
 
 def _is_small(size: Size) -> bool:
@@ -70,6 +72,8 @@ def _is_small(size: Size) -> bool:
 def choose_shape(size: Size, *, gated: bool) -> Shape:
     """Blocks so narrow that every multiprocessor has one, of 8 to 16 KiB, four of them on their way."""
     if size.num_inputs == MOST_INPUTS:
+        if gated and size.num_rows <= FEW_ROWS and size.num_outputs < MANY_GATES:
+            return Shape(64, 128, num_warps=2, num_stages=3)
         if gated:
             return Shape(64 if SOME_ROWS < size.num_rows <= MANY_ROWS else 128, 64, num_warps=8, num_stages=4)
         if size.num_outputs <= SQUARE_OUTPUTS:

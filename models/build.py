@@ -33,6 +33,7 @@ from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.precision import Precision, resolve_precision
 from corymb.models.records import make_states, num_recorded
+from corymb.models.refusals import refuse_drafts, refuse_unused
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
@@ -122,9 +123,9 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     pool_dtype = _pool_dtype(options, gpu, dtype)
     load = LoadOptions(dtype, precision.weights, device, options.load_format, group=group)
     blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
-    _refuse_unused(options, blueprint)
+    refuse_unused(options, blueprint)
     if options.speculation:
-        _refuse_drafts(options, blueprint, on_gpu=gpu is not None)
+        refuse_drafts(options, blueprint, on_gpu=gpu is not None)
     if gpu:
         gpu.suit(blueprint.attention_specs, options.speculation)
         if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
@@ -200,36 +201,6 @@ def _prepare_sums(gpu: "CudaParts", config: ModelConfig, dtype: torch.dtype, on_
     on_stage("collectives", None, "")
     detail = gpu.prepare_sums(config.decoder.hidden_size, dtype)
     on_stage("collectives", time.monotonic() - begun_s, detail)
-
-
-def _refuse_unused(options: RunnerOptions, blueprint: Blueprint) -> None:
-    """Options for a kind of memory that the model does not have would promise something."""
-    of_states = {
-        "--mamba-full-memory-ratio": options.state_ratio,
-        "--max-mamba-cache-size": options.max_states,
-        "--mamba-track-interval": options.state_interval,
-        "--mamba-max-states-per-path": options.max_states_per_path,
-    }
-    kinds = [
-        ("recurrent state", bool(blueprint.state_specs), of_states),
-        ("a sliding window", bool(_window(blueprint)), {"--swa-full-tokens-ratio": options.sliding_ratio}),
-    ]
-    for kind, present, flags in kinds:
-        given = [flag for flag, value in flags.items() if value is not None]
-        if given and not present:
-            name = blueprint.config.architecture
-            raise UnsupportedModel(f"{given[0]} is for models with {kind}, and {name} has none; leave it out.")
-
-
-def _refuse_drafts(options: RunnerOptions, blueprint: Blueprint, *, on_gpu: bool) -> None:
-    """Where speculation does not work yet, it says so."""
-    if on_gpu and blueprint.config.decoder is None:
-        name = blueprint.config.architecture  # made for tests, it asks the host for lengths
-        raise UnsupportedModel(f"{name} does not work with --speculative-algorithm on a GPU; use --device cpu.")
-    if options.ranks:
-        raise UnsupportedModel(
-            "--speculative-algorithm does not work with --tp-size above 1 yet; leave one of them out."
-        )
 
 
 def _gpu(options: RunnerOptions, host: GlooGroup | None) -> "CudaParts | None":

@@ -34,9 +34,8 @@ class Settling:
     def _settle_row(self, flight: InFlight, index: int, token_ids: list[int], sampled: Sampled) -> None:
         request = flight.requests[index]
         if flight.plan.windows is not None and request.lease is not None:
-            self._progress(
-                flight.plan.step, request.lease.row, len(token_ids) - 1, int(flight.plan.windows.most[index])
-            )
+            most = int(flight.plan.windows.most[index])
+            self._progress(flight.plan.step, request.lease.row, len(token_ids) - 1, most)
         if sampled.drafted is not None and sampled.drafted.allowed[index]:
             request.speculate(int(sampled.drafted.allowed[index]), len(token_ids) - 1)
         if index in sampled.errors:

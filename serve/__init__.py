@@ -11,7 +11,7 @@ Where to read, by what you look for:
                  several nodes: nodes, node_link; the main process of another than the first: further_node
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call
-                 → completions, chat_completions, responses (response_store), anthropic, ollama, native,
+                 → completions, chat_completions, responses (response_store, response_pages), anthropic, ollama, native,
                  text_routes, parse_routes, embeddings, score, rerank, decisions (questions; these three: labels)
                  → requests → fan → engine
     its way in   body, fields, sampling_fields, native_fields, seeds; responses_fields, responses_items;
@@ -25,10 +25,11 @@ Where to read, by what you look for:
                  responses_answer, anthropic_answer, ollama_answer (json_arguments)
                  logprobs, usage, stream_usage, sse; errors, error_shapes
     its reading  output_parser → machine, by syntax (tool_syntaxes, reasoning_syntaxes, recognition; marks,
-                 json_reading, python_reading, values) → spoken → events
+                 json_reading, python_reading, values) → behind_calls → spoken → events
     operators    admin, probes, model_routes, metrics, log, timeline; for tests: failpoints
     drafts       cli → draft_command (draft_flags, draft_speech, draft_progress): made and judged without a server
-    for people   page, its files in web/; for programs: openapi, from operations (answer_schemas)
+    for people   page, its files in web/
+    for programs openapi, from operations (request_schemas, answer_schemas; shapes)
 
 The main and the detokenizer process never import torch.
 """

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-import urllib.parse
 
 from corymb.scheduler.messages import Action, Reply
 from corymb.serve.answer import encode
@@ -12,7 +11,7 @@ from corymb.serve.call import Call
 from corymb.serve.engine import EngineUnavailable
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fan import unavailable
-from corymb.serve.fields import Field, boolean, ignored, integer, refused
+from corymb.serve.fields import Field, boolean, ignored, integer, read_numeral, refused
 from corymb.serve.parts import Parts
 from corymb.serve.requests import read_fields, read_rid, table
 
@@ -69,7 +68,7 @@ class Admin:
 
     async def flush_cache(self, call: Call) -> None:
         """Drops everything cached. `?timeout=` seconds: how long to wait until no request holds any of it."""
-        deadline_s = time.monotonic() + _read_timeout(call.scope["query_string"])
+        deadline_s = time.monotonic() + _read_timeout(call.query("timeout"))
         while True:
             reply = await self._order("flush_cache", busy="cache_in_use")
             if reply.ok:
@@ -94,7 +93,7 @@ class Admin:
 
     async def debug_tree(self, call: Call) -> None:
         """Pictures the cache's tree. `?max_nodes=`: how many nodes, those used last."""
-        max_nodes = _read_max_nodes(call.scope["query_string"])
+        max_nodes = read_numeral("max_nodes", call.query("max_nodes"), _DEFAULT_NODES, _MAX_NODES)
         reply = await self._order("picture_tree", max_nodes=max_nodes, busy="overloaded")
         await call.answer(200, encode(reply.tree))
 
@@ -138,17 +137,7 @@ class Admin:
         await call.answer(200, encode({"success": True, "message": reply.message}))
 
 
-def _read_max_nodes(query: bytes) -> int:
-    given = _query(query, "max_nodes")
-    if given is None:
-        return _DEFAULT_NODES
-    if not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= _MAX_NODES):
-        raise invalid("max_nodes", f"must be a whole number from 1 to {_MAX_NODES:,}.")
-    return int(given)
-
-
-def _read_timeout(query: bytes) -> float:
-    given = _query(query, "timeout")
+def _read_timeout(given: str | None) -> float:
     if given is None:
         return _FLUSH_WAIT_S
     try:
@@ -158,9 +147,3 @@ def _read_timeout(query: bytes) -> float:
     if not 0 <= seconds <= _MAX_FLUSH_WAIT_S:
         raise invalid("timeout", f"must be a number of seconds from 0 to {_MAX_FLUSH_WAIT_S:g}.")
     return seconds
-
-
-def _query(query: bytes, name: str) -> str | None:
-    """The first value that a query gives; None where it gives none. An empty value is one, and wrong for numbers."""
-    values = urllib.parse.parse_qs(query.decode("latin-1"), keep_blank_values=True).get(name)
-    return None if values is None else values[0]

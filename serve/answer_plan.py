@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from corymb.scheduler.messages import Grammar, Sampling, TextOptions, Thinking
+from corymb.scheduler.messages import Sampling, TextOptions, Thinking
+from corymb.serve.grammars import Wanted
 from corymb.serve.output_parser import OutputParsers, Reading, is_opened
 from corymb.serve.reasoning import template_variables
 from corymb.serve.tool_grammars import after_reasoning, answer_grammar, call_syntax
@@ -17,13 +18,14 @@ class AnswerPlan:
     """What becomes of one request's text."""
 
     reading: Reading
-    grammar: Grammar | None
+    wanted: Wanted | None
     limit: Thinking | None  # of the reasoning
     shown_specials: tuple[int, ...]
 
     def sampling(self, asked: Sampling) -> Sampling:
         """What the scheduler must know."""
-        return msgspec.structs.replace(asked, grammar=self.grammar, thinking=self.limit)
+        grammar = self.wanted.grammar if self.wanted is not None else None
+        return msgspec.structs.replace(asked, grammar=grammar, thinking=self.limit)
 
     def text(self, options: TextOptions) -> TextOptions:
         """What the detokenizer must know: marks are shown, and stop strings do not count in reasoning."""
@@ -38,7 +40,7 @@ class AnswerPlan:
         )
 
 
-def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str, answer: Grammar | None) -> AnswerPlan:
+def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str, answer: Wanted | None) -> AnswerPlan:
     """From checked values and the rendered prompt. `answer`: what an answer without calls must follow. Raises
     ApiError."""
     use = tool_use(values)
@@ -48,16 +50,16 @@ def plan_answer(parsers: OutputParsers, values: dict[str, Any], prompt: str, ans
         thinking=thinking,
         opened=thinking is not None and is_opened(prompt, thinking),
         separates=values.get("separate_reasoning", True),
+        keeps_space=answer is not None and answer.spaced,
         streams=values.get("stream_reasoning", True),
         syntax=syntax,
         functions=use.parameters if use is not None else {},
     )
     harmony = thinking is not None and thinking.harmony
-    grammar = answer_grammar(syntax, use, answer, harmony=harmony)
-    if grammar is not None and thinking is not None:
-        exact = answer is not None and answer.kind not in ("json_schema", "json_object")
-        grammar = after_reasoning(grammar, thinking, parsers.reasoning_end_ids, opened=reading.opened, exact=exact)
-    return AnswerPlan(reading, grammar, _limit(parsers, values, reading), parsers.shown_specials(reading))
+    wanted = answer_grammar(syntax, use, answer, harmony=harmony)
+    if wanted is not None and thinking is not None:
+        wanted = after_reasoning(wanted, thinking, parsers.mark_ids, opened=reading.opened)
+    return AnswerPlan(reading, wanted, _limit(parsers, values, reading), parsers.shown_specials(reading))
 
 
 def _limit(parsers: OutputParsers, values: dict[str, Any], reading: Reading) -> Thinking | None:

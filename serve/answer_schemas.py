@@ -1,115 +1,8 @@
-"""JSON Schemas of what has a shape of its own: nested fields of requests, and answers."""
+"""JSON Schemas of answers, errors among them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from corymb.serve.conversation import RESERVED_VARIABLES
-
-Schema = Mapping[str, Any]
-
-TEXT: Schema = {"type": "string"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-NUMBER: Schema = {"type": "number"}
-FLAG: Schema = {"type": "boolean"}
-OBJECT: Schema = {"type": "object"}
-SET: Schema = {"not": {"type": "null"}}
-
-
-def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
-    """An object with these members; others may come with later versions."""
-    members = {**required, **(optional or {})}
-    return {"type": "object", "properties": members, "required": list(required)}
-
-
-def array(items: Schema, **bounds: int) -> Schema:
-    """A list of them."""
-    return {"type": "array", "items": items, **bounds}
-
-
-def either(*schemas: Schema) -> Schema:
-    """Any one of them."""
-    return {"anyOf": list(schemas)}
-
-
-def or_null(schema: Schema) -> Schema:
-    """The same, or null. An empty schema takes null already."""
-    if not schema:
-        return schema
-    if "enum" in schema:
-        return {**schema, "enum": [*schema["enum"], None]}
-    return either(schema, {"type": "null"})
-
-
-def one_of(*names: str) -> Schema:
-    """An object where exactly one of these members is set."""
-    return {"oneOf": [has(name) for name in names]}
-
-
-def has(name: str) -> Schema:
-    """An object where this member is set."""
-    return {"required": [name], "properties": {name: SET}}
-
-
-def enum(*values: object) -> Schema:
-    """One of these values."""
-    return {"enum": list(values)}
-
-
-# Requests.
-
-
-def prompts(token_id: Schema, *, max_prompts: int, max_tokens: int) -> Schema:
-    """A text, token ids, or several of either."""
-    text, ids = {"type": "string", "minLength": 1}, array(token_id, minItems=1, maxItems=max_tokens)
-    return either(text, ids, array(either(text, ids), minItems=1, maxItems=max_prompts))
-
-
-def one_or_each(schema: Schema, max_items: int) -> Schema:
-    """A value for all prompts, or a list with one for each."""
-    return either(schema, array(schema, maxItems=max_items))
-
-
-_CONTENT = either(
-    TEXT,
-    array(
-        either(record({"type": enum("text"), "text": TEXT}), record({"type": enum("refusal"), "refusal": TEXT})),
-        minItems=1,
-        maxItems=1024,
-    ),
-)
-_FUNCTION = record({"name": TEXT}, {"arguments": either(TEXT, OBJECT, {"type": "null"})})
-_CALL = record({"function": _FUNCTION}, {"id": or_null(TEXT)})
-
-
-def messages(max_messages: int) -> Schema:
-    """A conversation of the OpenAI API."""
-    name = {"name": or_null(TEXT)}
-    said = record({"role": enum("system", "developer", "user"), "content": _CONTENT}, name)
-    answered = record(
-        {"role": enum("assistant")},
-        {
-            "content": or_null(_CONTENT),
-            "reasoning_content": or_null(TEXT),
-            "tool_calls": or_null(array(_CALL, maxItems=128)),
-            "function_call": {},  # read where there are no tool_calls
-            **name,
-        },
-    )
-    result = record(
-        {"role": enum("tool", "function")}, {"content": or_null(_CONTENT), "tool_call_id": or_null(TEXT), **name}
-    )
-    return array(either(said, answered, result), minItems=1, maxItems=max_messages)
-
-
-TEMPLATE_VARIABLES: Schema = {
-    "type": "object",
-    "propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,63}$", "not": enum(*sorted(RESERVED_VARIABLES))},
-    "additionalProperties": either(FLAG, NUMBER, {"type": "null"}, {"type": "string", "maxLength": 1024}),
-    "maxProperties": 32,
-}
-STREAM_OPTIONS = record({}, {"include_usage": or_null(FLAG), "continuous_usage_stats": or_null(FLAG)})
-
-# Answers.
+from corymb.serve.shapes import COUNT, FLAG, NUMBER, OBJECT, TEXT, Schema, array, either, enum, or_null, record
 
 FINISH = enum("stop", "length", "tool_calls", "abort")
 MATCHED = either(TEXT, COUNT, {"type": "null"})
@@ -255,6 +148,7 @@ TREE = record(
     }
 )
 COUNTED = record({"input_tokens": COUNT})
+INPUT_TOKENS = record({"object": enum("response.input_tokens"), "input_tokens": COUNT})
 
 
 def error(kinds: Sequence[str]) -> Schema:

@@ -4,12 +4,12 @@ from typing import Any
 
 from corymb.serve.answer import encode
 from corymb.serve.anthropic_answer import AnthropicAnswer
-from corymb.serve.anthropic_fields import MEMBERS, NAMES, chat_body, count_fields, message_fields
+from corymb.serve.anthropic_fields import MEMBERS, chat_body, count_fields, message_fields, names
 from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.chatting import Chatting
-from corymb.serve.errors import invalid
+from corymb.serve.errors import in_words_of, invalid
 from corymb.serve.parts import Parts
 from corymb.serve.requests import generate, name_ignored_members, read_fields, read_model
 
@@ -34,7 +34,9 @@ class Anthropic:
         model = read_model(self._parts.engine.info, values)
         if "max_tokens" not in values:
             raise invalid("max_tokens", "is required: how many tokens the answer may have.")
-        generation = await self._chatting.generation(self._chat_values(values, call), kind="msg")
+        chat = self._chat_values(values, call)
+        with in_words_of(names(values)):
+            generation = await self._chatting.generation(chat, kind="msg")
         answer = AnthropicAnswer(generation.asks[0].rid, model, generation.usage)
         await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
 
@@ -42,12 +44,16 @@ class Anthropic:
         """How many input tokens a conversation has."""
         values = read_fields(self._count_fields, await read_json(call, self._parts.settings), call)
         read_model(self._parts.engine.info, values)
-        rendered = await self._chatting.render(self._chat_values(values, call))
+        chat = self._chat_values(values, call)
+        with in_words_of(names(values)):
+            rendered = await self._chatting.render(chat)
         await call.answer(200, encode({"input_tokens": len(rendered.token_ids)}))
 
     def _chat_values(self, values: dict[str, Any], call: Call) -> dict[str, Any]:
-        thinks = bool(self._parts.parsers.reasoning_end_ids)
-        chat = read_fields(self._chat_fields, chat_body(values, limits_thinking=thinks), call, names=NAMES)
+        thinks = bool(self._parts.parsers.mark_ids.closing)
+        body = chat_body(values, limits_thinking=thinks)
+        with in_words_of(names(values)):
+            chat = read_fields(self._chat_fields, body, call)
         name_ignored_members(call, values, MEMBERS | ({"thinking": ("type", "budget_tokens")} if thinks else {}))
         chat |= {name: values[name] for name in _SHARED if name in values}
         return chat | ({"stop": values["stop_sequences"]} if "stop_sequences" in values else {})

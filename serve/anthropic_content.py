@@ -3,10 +3,10 @@
 from typing import Any
 
 from corymb.serve.errors import ApiError, invalid, shown
-from corymb.serve.messages import MAX_MESSAGES
+from corymb.serve.messages import MAX_CALLS, MAX_MESSAGES
 
 Block = dict[str, Any]
-_MAX_BLOCKS = 4096
+MAX_BLOCKS = MAX_CALLS
 
 
 def chat_messages(messages: object, system: object) -> list[Block]:
@@ -79,8 +79,10 @@ def _user(where: str, blocks: list[Block]) -> list[Block]:
 
 
 def _result(where: str, block: Block) -> Block:
-    content = "" if block.get("content") is None else _text_of("messages", where, block["content"])
-    if block.get("is_error") is True:
+    content = "" if block.get("content") in (None, []) else _text_of("messages", where, block["content"])
+    if not isinstance(block.get("is_error"), bool | None):
+        raise _refusal(where, f"has `is_error` {shown(block['is_error'])}: it is true or false")
+    if block.get("is_error"):
         content = f"Error: {content}"  # templates have no other place for it
     return {"role": "tool", "tool_call_id": _string(where, block, "tool_use_id"), "content": content}
 
@@ -95,23 +97,23 @@ def _text_of(param: str, where: str, content: object) -> str:
             raise _refusal(
                 where, f"holds a block of type {shown(block['type'])}, and this server takes text only", param
             )
-        texts.append(_string(where, block, "text"))
+        texts.append(_string(where, block, "text", param))
     return "".join(texts)
 
 
 def _blocks(param: str, where: str, content: object) -> list[Block]:
-    if not isinstance(content, list) or not 0 < len(content) <= _MAX_BLOCKS:
-        raise _refusal(where, f"must have text or 1 to {_MAX_BLOCKS} blocks as content, not {shown(content)}", param)
+    if not isinstance(content, list) or not 0 < len(content) <= MAX_BLOCKS:
+        raise _refusal(where, f"must have text or 1 to {MAX_BLOCKS} blocks as content, not {shown(content)}", param)
     for block in content:
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
             raise _refusal(where, f"must hold blocks with a type, not {shown(block)}", param)
     return content
 
 
-def _string(where: str, block: Block, name: str) -> str:
+def _string(where: str, block: Block, name: str, param: str = "messages") -> str:
     value = block.get(name)
     if not isinstance(value, str):
-        raise _refusal(where, f"must have a string as `{name}`, not {shown(value)}")
+        raise _refusal(where, f"must have a string as `{name}`, not {shown(value)}", param)
     return value
 
 

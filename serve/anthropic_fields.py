@@ -6,14 +6,30 @@ from typing import Any
 from corymb.serve.anthropic_content import chat_messages
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
-from corymb.serve.fields import Field, boolean, ignored, integer, number, refused, string, strings, translated
+from corymb.serve.fields import (
+    Field,
+    boolean,
+    ignored,
+    integer,
+    number,
+    read_integer,
+    refused,
+    string,
+    strings,
+    translated,
+)
 from corymb.serve.requests import request_fields, table
 from corymb.serve.sampling_fields import MAX_NEW_TOKENS, MAX_STOP_CHARS, MAX_STOP_CHARS_IN_ALL, MAX_STOPS
 from corymb.serve.settings import HttpSettings
 
 # How clients call what is read as a field of chat completions.
-NAMES = {"parallel_tool_calls": "tool_choice", "chat_template_kwargs": "thinking", "max_thinking_tokens": "thinking",
-         "response_format": "output_config", "reasoning_effort": "output_config"}  # fmt: skip
+_NAMES = {
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "chat_template_kwargs": "thinking",
+    "max_thinking_tokens": "thinking.budget_tokens",
+    "reasoning_effort": "output_config.effort",
+    "stop": "stop_sequences",
+}
 # Members of object fields that are looked at; others are named as ignored.
 MEMBERS = {
     "thinking": ("type",),
@@ -21,6 +37,7 @@ MEMBERS = {
     "output_config": ("format", "effort"),
 }
 _MAX_TOOLS = 512
+LEAST_BUDGET = 1024  # tokens; as Anthropic's API has it
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -75,6 +92,13 @@ def prompt_fields() -> list[Field]:
     ]
 
 
+def names(values: Mapping[str, Any]) -> dict[str, str]:
+    """How a client calls what is read as a field of chat completions."""
+    inside = values.get("output_config", {}).get("format") is not None
+    told = "output_config.format" if inside or "output_format" not in values else "output_format"
+    return _NAMES | {"response_format": told, "response_format.json_schema": told}
+
+
 def chat_body(values: Mapping[str, Any], *, limits_thinking: bool = False) -> dict[str, Any]:
     """The body of a chat completion with the same meaning. Raises ApiError for what has none.
 
@@ -83,14 +107,15 @@ def chat_body(values: Mapping[str, Any], *, limits_thinking: bool = False) -> di
     if "messages" not in values:
         raise ApiError("invalid_value", "`messages` is required.", param="messages")
     body: dict[str, Any] = {"messages": chat_messages(values["messages"], values.get("system"))}
-    if "tools" in values:
+    if values.get("tools", []) != []:  # agents send the list of their tools, whatever is in it
         body["tools"] = _tools(values["tools"])
     if "tool_choice" in values:
         body |= _tool_choice(values["tool_choice"])
     if "thinking" in values:
         body["chat_template_kwargs"] = _thinking(values["thinking"])
-        if limits_thinking and values["thinking"].get("budget_tokens") is not None:
-            body["max_thinking_tokens"] = values["thinking"]["budget_tokens"]
+        budget = _budget(values["thinking"], values.get("max_tokens", MAX_NEW_TOKENS))
+        if limits_thinking and budget is not None:
+            body["max_thinking_tokens"] = budget
     return body | _output(values)
 
 
@@ -127,21 +152,39 @@ def _tool_choice(choice: object) -> dict[str, Any]:
 
 def _thinking(thinking: object) -> dict[str, bool]:
     kind = thinking.get("type") if isinstance(thinking, dict) else None
-    if kind not in ("enabled", "adaptive", "disabled"):
+    if not isinstance(thinking, dict):
         raise invalid("thinking", f"must be an object of type enabled, adaptive or disabled, not {shown(thinking)}.")
+    if kind not in ("enabled", "adaptive", "disabled"):
+        raise invalid("thinking.type", f"must be enabled, adaptive or disabled, not {shown(kind)}.")
     # The names that chat templates have for it; a template that knows neither ignores both.
     return {"enable_thinking": kind != "disabled", "thinking": kind != "disabled"}
+
+
+def _budget(thinking: Mapping[str, Any], max_tokens: int) -> int | None:
+    """How many tokens thinking may take; None for as many as fit."""
+    param, given = "thinking.budget_tokens", thinking.get("budget_tokens")
+    if given is None:
+        return None
+    if thinking["type"] != "enabled":
+        raise invalid(param, f"needs `thinking.type` to be enabled, not {thinking['type']}.")
+    budget = read_integer(param, given, LEAST_BUDGET, MAX_NEW_TOKENS)
+    if budget >= max_tokens:
+        raise invalid(param, f"must be less than the {max_tokens} of `max_tokens`, not {budget}: it is a part of them.")
+    return budget
 
 
 def _output(values: Mapping[str, Any]) -> dict[str, Any]:
     config = values.get("output_config", {})
     if not isinstance(config, dict):
         raise invalid("output_config", f"must be an object, not {shown(config)}.")
+    if config.get("format") is not None and values.get("output_format") is not None:
+        raise invalid("output_format", "is the older name of `output_config.format`: send one of them.")
     body: dict[str, Any] = {}
-    wanted = config.get("format") or values.get("output_format")
+    name = names(values)["response_format"]
+    wanted = values.get("output_format") if config.get("format") is None else config["format"]
     if wanted is not None:
         if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
-            raise invalid("output_config", f"must have a `format` of type json_schema, not {shown(wanted)}.")
+            raise invalid(name, f"must be an object of type json_schema, not {shown(wanted)}.")
         schema = {"name": "output", "schema": wanted.get("schema"), "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     if config.get("effort") is not None:

@@ -35,6 +35,7 @@ class Ask:
     logprobs: LogprobOptions | None
     n: int
     routing: Routing
+    grammar_param: str = ""  # the field that asks for `sampling.grammar`
     embed: bool = False
     arrived_s: float = field(default_factory=time.monotonic)
 
@@ -81,12 +82,13 @@ class Room:
 
     context_length: int
     clamp: bool
+    prompt: str = "prompt"  # the field that holds it
 
     def new_tokens(self, num_prompt: int, asked: int | None, default: int | None, *, param: str) -> int:
         """The limit for one prompt. `default` None fills the context. Raises context_length_exceeded."""
         left = self.context_length - num_prompt
         if left < 0 or (left == 0 and asked != 0):
-            raise too_long(self.context_length, f"your prompt has {num_prompt} tokens", "prompt")
+            raise too_long(self.context_length, f"your prompt has {num_prompt} tokens", self.prompt)
         if asked is None:
             return left if default is None else min(default, left)
         if asked <= left or self.clamp:
@@ -97,7 +99,7 @@ class Room:
     def too_many_chars(self, num_chars: int) -> ApiError:
         """For a text that cannot fit, whatever its tokens are."""
         what = f"your prompt has {num_chars} characters, which cannot fit"
-        return too_long(self.context_length, what, "prompt")
+        return too_long(self.context_length, what, self.prompt)
 
 
 def too_long(context_length: int, what: str, param: str) -> ApiError:

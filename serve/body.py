@@ -17,13 +17,19 @@ _LENIENT_MAX_BYTES = 1 << 20
 _NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}")
 
 
-async def read_json(call: Call, settings: HttpSettings, *, optional: bool = False) -> dict[str, Any]:
-    """The body as a JSON object. `optional`: no body at all is an empty object."""
+async def read_json(
+    call: Call, settings: HttpSettings, *, optional: bool = False, declared: bool = True
+) -> dict[str, Any]:
+    """The body as a JSON object. `optional`: no body at all is an empty object.
+
+    `declared`: clients must say that it is JSON. Where they need not, web pages must: only what a page declares as JSON
+    is kept from other origins by its browser.
+    """
     body = await call.read_body(settings.max_body_bytes, settings.body_timeout_s)
     if optional and not body:
         return {}
     media_type = call.header(b"content-type").split(b";")[0].strip().lower()
-    if media_type != b"application/json":
+    if media_type != b"application/json" and (declared or call.header(b"origin")):
         raise ApiError("unsupported_media_type", "Send the body with `Content-Type: application/json`.")
     return parse(body)
 

@@ -36,6 +36,11 @@ class Call:
         path: str = self.scope["path"]
         return path
 
+    def query(self, name: str) -> str | None:
+        """The first value that the query gives; None where it gives none. An empty value is one."""
+        values = urllib.parse.parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True).get(name)
+        return values[0] if values else None
+
     def header(self, name: bytes) -> bytes:
         """The first header of this lower-case name, or nothing."""
         return next((value for key, value in self.scope["headers"] if key == name), b"")

@@ -7,6 +7,7 @@ from corymb.serve.asks import Ask, Room, check_choices
 from corymb.serve.conversation import Conversation, Rendered
 from corymb.serve.errors import invalid
 from corymb.serve.generation import Generation
+from corymb.serve.grammar_fields import one_grammar
 from corymb.serve.output_parser import OutputParsers
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import PromptEncoder, encode_prompts
@@ -20,7 +21,7 @@ class Chatting:
     def __init__(self, parts: Parts) -> None:
         info, settings = parts.engine.info, parts.settings
         self._parts = parts
-        self._room = Room(info.context_length, settings.clamp_max_tokens)
+        self._room = Room(info.context_length, settings.clamp_max_tokens, prompt="messages")
         self._encoder = PromptEncoder(parts.tokenizer, self._room)
         self._no_parsers = OutputParsers(None, None, parts.tokenizer)
         self._conversation = Conversation(parts.chat_template, self._encoder, short_ids=parts.parsers.short_ids)
@@ -42,11 +43,11 @@ class Chatting:
         prompt = await (self.render(values) if raw is None else self._encode(raw))
         max_new = self._room.new_tokens(len(prompt.token_ids), values.get("max_tokens"), None, param=limit)
         min_new = values.get("min_tokens", 0)
-        check_min("min_tokens", min_new, max_new)
+        check_min("min_tokens", min_new, max_new, limit=limit)
         settings, vocab_size = self._parts.settings, self._parts.engine.info.vocab_size
         asked = sampling(values, settings, max_new=max_new, min_new=min_new, vocab_size=vocab_size)
         parsers = self._parts.parsers if raw is None else self._no_parsers
-        plan = plan_answer(parsers, values, prompt.text, asked.grammar)
+        plan = plan_answer(parsers, values, prompt.text, one_grammar(values))
         ask = Ask(
             rid=values.get("rid") or new_rid(kind),
             token_ids=prompt.token_ids,
@@ -55,9 +56,10 @@ class Chatting:
             logprobs=logprobs,
             n=values.get("n", 1),
             routing=routing(values),
+            grammar_param=plan.wanted.param if plan.wanted is not None else "",
         )
         parser = plan.reading.parser if plan.reading.looks else None
-        return Generation([ask], make_parser=parser, reasoning_end_ids=self._parts.parsers.reasoning_end_ids)
+        return Generation([ask], make_parser=parser, reasoning_end_ids=self._parts.parsers.mark_ids.closing)
 
     async def _encode(self, text: str) -> Rendered:
         (prompt,) = await encode_prompts("prompt", [text], self._encoder, add_special_tokens=True)

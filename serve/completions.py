@@ -12,7 +12,7 @@ from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
 from corymb.serve.generation import Generation
-from corymb.serve.grammar_fields import response_format_field
+from corymb.serve.grammar_fields import grammar_param, response_format_field
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import Prompt, PromptEncoder, encode_prompts, read_prompts
 from corymb.serve.requests import (
@@ -115,7 +115,7 @@ class Completions:
         asked = values.get("max_tokens")
         max_new = self._room.new_tokens(len(prompt.token_ids), asked, DEFAULT_MAX_TOKENS, param="max_tokens")
         min_new = values.get("min_tokens", 0)
-        check_min("min_tokens", min_new, max_new)
+        check_min("min_tokens", min_new, max_new, limit="max_tokens")
         settings = self._parts.settings
         return Ask(
             rid=rid,
@@ -125,6 +125,7 @@ class Completions:
             logprobs=openai_logprobs(values.get("logprobs"), prompt_from=0 if values.get("echo") else -1),
             n=values.get("n", 1),
             routing=routing(values),
+            grammar_param=grammar_param(values),
         )
 
     def _answer(

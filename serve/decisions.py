@@ -10,7 +10,7 @@ from corymb.serve.call import Call
 from corymb.serve.chatting import Chatting
 from corymb.serve.conversation import read_kwargs
 from corymb.serve.engine import ServedModel
-from corymb.serve.errors import ApiError
+from corymb.serve.errors import ApiError, in_words_of
 from corymb.serve.fields import Field, boolean, integer, number, refused, string, translated
 from corymb.serve.generation import Generation
 from corymb.serve.labels import Labelled, label_logprobs, labelled, labelled_asks, softmax
@@ -53,7 +53,7 @@ class Decisions:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._fields = decision_fields(parts.engine.info, parts.settings)
-        self._room = Room(parts.engine.info.context_length, clamp=False)
+        self._room = Room(parts.engine.info.context_length, clamp=False, prompt="input")
         self._chatting = Chatting(parts)
 
     async def __call__(self, call: Call) -> None:
@@ -92,7 +92,8 @@ class Decisions:
         # The label must be the very next token, so the model may not think first.
         kwargs = {"enable_thinking": False, "thinking": False} | values.get("chat_template_kwargs", {})
         messages = [{"role": "user", "content": asked(values["input"], question)}]
-        rendered = await self._chatting.render({"messages": messages, "chat_template_kwargs": kwargs})
+        with in_words_of({"messages": "input"}):
+            rendered = await self._chatting.render({"messages": messages, "chat_template_kwargs": kwargs})
         if rendered.text.rstrip().endswith(_OPEN_THOUGHTS):
             raise ApiError(
                 "unsupported_by_model", "This model's chat template lets it think first: no label can follow."

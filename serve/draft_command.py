@@ -16,10 +16,9 @@ from corymb.serve.draft_speech import ChatSpeech
 from corymb.serve.flags import show_error
 from corymb.speculative.allocation import Compact
 from corymb.speculative.block_speculation import read_block_speculation
-from corymb.speculative.calibration import BadCalibration, Scales, read_temperatures
+from corymb.speculative.calibration import CALIBRATION, BadCalibration, Scales, read_temperatures
 from corymb.speculative.conversations import Size
 from corymb.speculative.cost_profile import TABLE, profile
-from corymb.speculative.draft_files import CALIBRATION
 from corymb.speculative.draft_shape import Wishes
 from corymb.speculative.lessons import Plan
 from corymb.speculative.training import Schedule

@@ -7,11 +7,12 @@ import msgspec
 from corymb.models.config import ModelConfig
 from corymb.models.source import resolve, resolve_draft
 from corymb.serve.config import ConfigError, ServeConfig
-from corymb.serve.speculative_options import MAX_DRAFTS, SpeculativeOptions
-from corymb.speculative.calibration import BadCalibration, read_temperatures
+from corymb.serve.speculative_options import MAX_DRAFTS, Algorithm, SpeculativeOptions
+from corymb.speculative.calibration import CALIBRATION, BadCalibration, read_temperatures
 from corymb.speculative.cost_model import BadTable, read_table
 from corymb.speculative.draft_config import check_num_drafts, read_draft_config
 from corymb.speculative.draft_tensors import read_draft_headers
+from corymb.speculative.shipped import shipped_draft
 from corymb.speculative.standalone_config import read_standalone_config
 
 
@@ -20,8 +21,10 @@ def prepare_draft(config: ServeConfig, model: ModelConfig) -> SpeculativeOptions
     options = _with_trace(config.speculative)
     path, algorithm = options.speculative_draft_model_path, options.speculative_algorithm
     _check_table(options.speculative_dspark_sps_table_path)
-    if path is None or algorithm is None or algorithm == "NGRAM":
+    if algorithm is None or algorithm == "NGRAM":
         return options
+    if path is None:
+        path = _shipped(model)
     if algorithm == "STANDALONE":
         folder = resolve(path, cache_dir=Path(config.model.cache_dir), offline=config.model.offline).folder
         context_length = config.model.context_length or model.context_length
@@ -36,10 +39,30 @@ def prepare_draft(config: ServeConfig, model: ModelConfig) -> SpeculativeOptions
             "less."
         )
     read_draft_headers(folder, draft)
-    _check_temperatures(options.speculative_dspark_confidence_sts_path, num_drafts)
+    temperatures = options.speculative_dspark_confidence_sts_path or _own_temperatures(folder, algorithm)
+    _check_temperatures(temperatures, num_drafts)
     return msgspec.structs.replace(
-        options, speculative_draft_model_path=str(folder), speculative_num_draft_tokens=num_drafts + 1
+        options,
+        speculative_draft_model_path=str(folder),
+        speculative_num_draft_tokens=num_drafts + 1,
+        speculative_dspark_confidence_sts_path=temperatures,
     )
+
+
+def _shipped(model: ModelConfig) -> str:
+    folder = shipped_draft(model)
+    if folder is None:
+        raise ConfigError(
+            "--speculative-algorithm DSPARK needs a draft for this model; name it with --speculative-draft-model-path, "
+            "or make one with `corymb draft train`."
+        )
+    return str(folder)
+
+
+def _own_temperatures(folder: Path, algorithm: Algorithm) -> str | None:
+    """What `corymb draft calibrate` left beside the draft."""
+    path = folder / CALIBRATION
+    return str(path) if algorithm == "DSPARK" and path.is_file() else None
 
 
 def _check_table(path: str | None) -> None:

@@ -35,7 +35,7 @@ def embedding_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Fie
         string("model", 256),
         _prompts("input", info, settings),
         integer("dimensions", 1, info.hidden_size or MAX_DIMENSIONS),
-        Field("encoding_format", f"one of {', '.join(_FORMATS)}", _read_format),
+        Field("encoding_format", f"one of {', '.join(_FORMATS)}", _read_format, schema={"enum": list(_FORMATS)}),
         boolean("add_special_tokens"),
         ignored("user", "not used"),
     ]
@@ -88,7 +88,7 @@ class Embeddings:
         self._fields = embedding_fields(info, settings)
         self._embed_fields = embed_fields(info, settings)
         self._classify_fields = classify_fields()
-        self._room = Room(info.context_length, clamp=False)
+        self._room = Room(info.context_length, clamp=False, prompt="input")
         self._encoder = PromptEncoder(parts.tokenizer, self._room)
 
     async def openai(self, call: Call) -> None:
@@ -108,7 +108,8 @@ class Embeddings:
 
     async def ollama(self, call: Call) -> None:
         """POST /api/embed."""
-        values = read_fields(self._embed_fields, await read_json(call, self._parts.settings), call)
+        body = await read_json(call, self._parts.settings, declared=False)
+        values = read_fields(self._embed_fields, body, call)
         model = read_model(self._parts.engine.info, values, latest=True)
         await unless_gone(call, self._answer_ollama(call, values, model))
 

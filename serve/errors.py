@@ -1,9 +1,13 @@
 """Every refusal the HTTP surface can give: one table of kinds, one JSON shape."""
 
-from collections.abc import Mapping
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
+
+from corymb.scheduler.messages import Finish
 
 MAX_MESSAGE_CHARS = 2_000  # an error never echoes a request back: bodies stay far under 16 KB
 RETRY_AFTER_S = 1
@@ -93,10 +97,38 @@ class ApiError(Exception):
         return []
 
 
-def from_finish(status: int, code: str | None, message: str) -> ApiError:
-    """The error for a request that the engine refused or could not finish."""
+def from_finish(finish: Finish, grammar_param: str) -> ApiError:
+    """The error for a request that the engine refused or could not finish. `grammar_param`: the field that asked for
+    its grammar."""
+    code, status = finish.code, finish.status
     known = code if code is not None and code in KINDS else _FALLBACK.get(status, "internal_error")
-    return ApiError(known, message or KINDS[known].about, status=status if status >= 400 else None)
+    param = grammar_param if known == "grammar_too_complex" else None
+    return ApiError(known, finish.message or KINDS[known].about, param=param, status=status if status >= 400 else None)
+
+
+_NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
+
+
+@contextlib.contextmanager
+def in_words_of(names: Mapping[str, str]) -> Iterator[None]:
+    """Lets errors name fields as the client did, where a body was translated to that of another route.
+
+    `names`: paths of the other route to the client's. What lies inside a path follows the longest that is known.
+    """
+    try:
+        yield
+    except ApiError as error:
+        message = _NAMED.sub(lambda named: f"`{_renamed(named[1], names)}`", error.message)
+        param = None if error.param is None else _renamed(error.param, names)
+        raise ApiError(error.code, message, param=param, status=error.status) from error
+
+
+def _renamed(path: str, names: Mapping[str, str]) -> str:
+    known, inside = path, ""
+    while known not in names and "." in known:
+        known, _, member = known.rpartition(".")
+        inside = f".{member}{inside}"
+    return names.get(known, known) + inside
 
 
 def invalid(param: str, message: str) -> ApiError:

@@ -19,6 +19,7 @@ class Fan:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._streams: list[Stream] = []
+        self._grammar_params: list[str] = []  # by choice: which field asks for what it follows
         self._num_open = 0
         self._failure: ApiError | None = None
         self._readers: list[asyncio.Task[None]] = []
@@ -27,6 +28,7 @@ class Fan:
 
     async def open(self, asks: Sequence[Ask]) -> None:
         """Submits everything, or raises the reason why not."""
+        self._grammar_params = [ask.grammar_param for ask in asks for _ in range(ask.n)]
         for request, is_first in generates(asks):
             try:
                 self._streams.append(self._engine.submit(request, counts_prompt=is_first))
@@ -50,12 +52,12 @@ class Fan:
         if self._num_open == 0:
             return []
         pieces = await (self._next_of_many() if self._readers else self._next_of_one())
-        for position, (_, text) in enumerate(pieces):
+        for position, (index, text) in enumerate(pieces):
             if text.finish is None:
                 continue
             self._num_open -= 1
             if text.finish.status >= 400 or text.finish.reason == "error":
-                self._failure = from_finish(text.finish.status, text.finish.code, text.finish.message)
+                self._failure = from_finish(text.finish, self._grammar_params[index])
                 pieces = pieces[:position]
                 break
         if self._failure is not None and not pieces:

@@ -35,13 +35,27 @@ def integer(name: str, low: int, high: int) -> Field:
     """A whole number within [low, high]. `16.0` is one, `true` is not."""
 
     def read(param: str, value: object) -> int:
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise invalid(param, f"must be an integer from {low} to {high}, not {shown(value)}.")
-        return value
+        return read_integer(param, value, low, high)
 
     return Field(name, f"integer, {low} to {high}", read, schema={"type": "integer", "minimum": low, "maximum": high})
+
+
+def read_integer(param: str, value: object, low: int, high: int) -> int:
+    """A whole number within [low, high]."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise invalid(param, f"must be an integer from {low} to {high}, not {shown(value)}.")
+    return value
+
+
+def read_numeral(param: str, given: str | None, default: int, most: int) -> int:
+    """A whole number from 1 to `most` as a query spells it; `default` where it does not."""
+    if given is None:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) < 10 and 1 <= int(given) <= most):
+        raise invalid(param, f"must be a whole number from 1 to {most:,}, not {shown(given)}.")
+    return int(given)
 
 
 def number(name: str, low: float, high: float, *, above: bool = False) -> Field:

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from corymb.scheduler.messages import Grammar
 from corymb.serve import grammars
 from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import Field
+from corymb.serve.grammars import Wanted
 
 MAX_CHOICES, MAX_CHOICE_CHARS = 1_000, 10_000
 
 _SCHEMA = "JSON schema, as an object or as its text"
 _TAG = "structural tag, as an object or as its text"
-_KINDS: tuple[tuple[str, str, Callable[[str, object], Grammar | None]], ...] = (
+_KINDS: tuple[tuple[str, str, Callable[[str, object], Wanted | None]], ...] = (
     ("json_schema", _SCHEMA, grammars.from_schema),
     ("regex", "pattern that the whole answer matches", grammars.from_regex),
     ("ebnf", "rules in GBNF, beginning at `root`", grammars.from_ebnf),
@@ -39,16 +39,16 @@ def response_format_field() -> Field:
     return Field("response_format", about, grammars.from_response_format)
 
 
-def read_choices(param: str, value: object) -> Grammar:
+def read_choices(param: str, value: object) -> Wanted:
     """One of these strings."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise invalid(param, f"must be a list of strings, not {shown(value)}.")
     if not 0 < len(value) <= MAX_CHOICES or sum(map(len, value)) > MAX_CHOICE_CHARS:
         raise invalid(param, f"must have 1 to {MAX_CHOICES} entries of {MAX_CHOICE_CHARS} characters in all.")
-    return grammars.from_choices(value)
+    return grammars.from_choices(param, value)
 
 
-def read_structured(param: str, value: object) -> Grammar | None:
+def read_structured(param: str, value: object) -> Wanted | None:
     """vLLM's object with one member; those that are null count as not there."""
     members = {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else {}
     if len(members) != 1:
@@ -58,17 +58,23 @@ def read_structured(param: str, value: object) -> Grammar | None:
     if name == "choice":
         return read_choices(inner, item)
     if name == "json_object" and item is True:
-        return grammars.any_json()
+        return grammars.any_json(inner)
     readers = {member: read for member, kind in _MEMBERS.items() for known, _, read in _KINDS if known == kind}
     if name not in readers:
         raise invalid(param, f"has the unknown member {shown(name)}.")
     return readers[name](inner, item)
 
 
-def one_grammar(values: Mapping[str, Any]) -> Grammar | None:
+def one_grammar(values: Mapping[str, Any]) -> Wanted | None:
     """The grammar that checked values ask for; None where they ask for none. Raises ApiError for several."""
-    found = {name: value for name, value in values.items() if isinstance(value, Grammar)}
+    found = [value for value in values.values() if isinstance(value, Wanted)]
     if len(found) > 1:
-        names = " and ".join(f"`{name}`" for name in found)
-        raise ApiError("invalid_value", f"{names} exclude each other: set one.", param=list(found)[1])
-    return next(iter(found.values()), None)
+        names = " and ".join(f"`{wanted.param}`" for wanted in found)
+        raise ApiError("invalid_value", f"{names} exclude each other: set one.", param=found[1].param)
+    return found[0] if found else None
+
+
+def grammar_param(values: Mapping[str, Any]) -> str:
+    """The field that asks for a grammar, by the client's name; nothing where none does."""
+    wanted = one_grammar(values)
+    return "" if wanted is None else wanted.param

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -42,40 +42,42 @@ class GrammarStore:
         self._compiler = None if begin is None else Compiler(begin)
         self._cache_bytes = cache_bytes
         self._known: OrderedDict[Grammar, Known] = OrderedDict()
-        self._failures: OrderedDict[Grammar, ApiError] = OrderedDict()
+        self._failures: OrderedDict[Grammar, Compiled] = OrderedDict()
         self._learning: dict[Grammar, asyncio.Task[None]] = {}
         self._num_waiting: dict[Grammar, int] = {}
 
     @asynccontextmanager
-    async def held(self, grammars: Iterable[Grammar | None]) -> AsyncIterator[None]:
-        """Inside, requests may name these grammars. Raises ApiError for one that cannot be followed."""
-        bare = {msgspec.structs.replace(each, after=()) for each in grammars if each is not None}
+    async def held(self, grammars: Mapping[Grammar, str]) -> AsyncIterator[None]:
+        """Inside, requests may name these grammars. Raises ApiError for one that cannot be followed: it names the field
+        that asks for it."""
         held: list[Known] = []
         try:
-            for grammar in bare:
-                known = await self._hold(grammar)
-                held.append(known)
+            for grammar, param in grammars.items():
+                held.append(await self._hold(msgspec.structs.replace(grammar, after=()), param))
             yield
         finally:
             for known in held:
                 known.num_holders -= 1
             self._shrink()
 
-    async def _hold(self, grammar: Grammar) -> Known:
-        if grammar in self._failures:
-            self._failures.move_to_end(grammar)
-            raise self._failures[grammar]
+    async def _hold(self, grammar: Grammar, param: str) -> Known:
+        if self._compiler is None:
+            message = f"`{param}`: this server follows no grammars; install corymb[grammar] and see --grammar-backend."
+            raise ApiError("unsupported_parameter", message, param=param)
         while (known := self._known.get(grammar)) is None:
-            await self._wait(grammar)
+            if grammar in self._failures:
+                self._failures.move_to_end(grammar)
+                raise _refusal(self._failures[grammar], param)
+            await self._wait(grammar, self._compiler)
         self._known.move_to_end(grammar)
         known.num_holders += 1
         return known
 
-    async def _wait(self, grammar: Grammar) -> None:
-        """Until it is learnt, together with whoever else waits for it; the last to leave stops the work."""
+    async def _wait(self, grammar: Grammar, compiler: Compiler) -> None:
+        """Until it is known or has failed, with whoever else waits for it; the last to leave stops the work."""
         task = self._learning.get(grammar)
         if task is None:
-            task = self._learning[grammar] = asyncio.create_task(self._learn(grammar))
+            task = self._learning[grammar] = asyncio.create_task(self._learn(grammar, compiler))
         self._num_waiting[grammar] = self._num_waiting.get(grammar, 0) + 1
         try:
             await asyncio.shield(task)
@@ -86,12 +88,12 @@ class GrammarStore:
                 self._learning.pop(grammar, None)
                 task.cancel()
 
-    async def _learn(self, grammar: Grammar) -> None:
+    async def _learn(self, grammar: Grammar, compiler: Compiler) -> None:
         begun_s = time.monotonic()
-        compiled = await self._compile(grammar)
+        compiled = await compiler.compile(grammar)
         if compiled.failure:
-            self._metrics.grammar_failed("too_complex" if compiled.too_complex else "invalid")
-            raise self._failed(grammar, compiled)
+            self._fail(grammar, compiled)
+            return
         try:
             reply = await self._engine.learn(grammar, compiled.compiled)
         except (EngineUnavailable, EngineDied) as error:
@@ -101,22 +103,11 @@ class GrammarStore:
         self._known[grammar] = Known(len(compiled.compiled))
         self._metrics.grammar_compiled(time.monotonic() - begun_s)
 
-    async def _compile(self, grammar: Grammar) -> Compiled:
-        if self._compiler is None:
-            message = (
-                "Answers cannot be made to follow a grammar here: install corymb[grammar] and see --grammar-backend."
-            )
-            raise ApiError("unsupported_parameter", message, param=grammar.kind)
-        return await self._compiler.compile(grammar)
-
-    def _failed(self, grammar: Grammar, compiled: Compiled) -> ApiError:
-        code = "grammar_too_complex" if compiled.too_complex else "invalid_value"
-        start = "The grammar is too complex" if compiled.too_complex else "The grammar cannot be used"
-        error = ApiError(code, f"{start}: {compiled.failure}.", param=grammar.kind)
-        self._failures[grammar] = error
+    def _fail(self, grammar: Grammar, compiled: Compiled) -> None:
+        self._metrics.grammar_failed("too_complex" if compiled.too_complex else "invalid")
+        self._failures[grammar] = compiled
         if len(self._failures) > MAX_FAILURES:
             self._failures.popitem(last=False)
-        return error
 
     def _shrink(self) -> None:
         """Forgets what was not used for longest, until the rest fits."""
@@ -127,3 +118,10 @@ class GrammarStore:
             total -= self._known.pop(grammar).size_bytes
             self._engine.forget_grammar(grammar)
         self._metrics.grammars_kept(len(self._known), total)
+
+
+def _refusal(compiled: Compiled, param: str) -> ApiError:
+    code, start = (
+        ("grammar_too_complex", "is too complex") if compiled.too_complex else ("invalid_value", "cannot be used")
+    )
+    return ApiError(code, f"The grammar of `{param}` {start}: {compiled.failure}.", param=param)

@@ -1,8 +1,9 @@
-"""What clients ask an answer to follow, in any dialect's words, as one `Grammar`."""
+"""What clients ask an answer to follow, in any dialect's words, as one `Wanted`."""
 
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from corymb.scheduler.messages import Grammar
@@ -13,7 +14,8 @@ from corymb.serve.patterns import BadPattern
 from corymb.serve.rules import TooComplex, any_of, literal
 from corymb.serve.schema_words import Unsupported
 from corymb.serve.schemas import any_json_rules, schema_rules
-from corymb.serve.strings import whole_answer
+from corymb.serve.spoken import SPACE
+from corymb.serve.strings import may_begin_with_space, whole_answer
 from corymb.serve.structural_tags import tag_text
 
 MAX_TEXT_CHARS = 64 << 10  # of a pattern or of rules
@@ -22,7 +24,16 @@ Json = Mapping[str, Any]
 T = TypeVar("T")
 
 
-def from_response_format(param: str, value: object) -> Grammar | None:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A grammar, and the field that asks for it by the client's own name: compiling it may still refuse it."""
+
+    grammar: Grammar
+    param: str
+    spaced: bool = False  # an answer may begin with white space
+
+
+def from_response_format(param: str, value: object) -> Wanted | None:
     """OpenAI's `response_format`; None for plain text. Raises ApiError."""
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(kind, str):
@@ -30,7 +41,7 @@ def from_response_format(param: str, value: object) -> Grammar | None:
     if kind == "text":
         return None
     if kind == "json_object":
-        return any_json()
+        return any_json(param)
     if kind == "json_schema":
         return from_schema(f"{param}.json_schema.schema", _named_schema(param, value))
     if kind == "structural_tag":
@@ -38,38 +49,44 @@ def from_response_format(param: str, value: object) -> Grammar | None:
     raise invalid(param, f"has the unknown type {shown(kind)}.")
 
 
-@functools.cache
-def any_json() -> Grammar:
+def any_json(param: str) -> Wanted:
     """Any JSON object."""
+    return Wanted(_any_json(), param)
+
+
+@functools.cache
+def _any_json() -> Grammar:
     return Grammar("json_object", any_json_rules())
 
 
-def from_schema(param: str, schema: object) -> Grammar:
+def from_schema(param: str, schema: object) -> Wanted:
     """A JSON schema, as an object or as the JSON of one. Raises ApiError."""
     parsed = _parsed(param, schema)
-    return Grammar("json_schema", _checked(param, lambda: schema_rules(parsed)))
+    return Wanted(Grammar("json_schema", _checked(param, lambda: schema_rules(parsed))), param)
 
 
-def from_structural_tag(param: str, tag: object) -> Grammar:
+def from_structural_tag(param: str, tag: object) -> Wanted:
     """A structural tag, as an object or as the JSON of one. Raises ApiError."""
     parsed = _parsed(param, tag)
-    return Grammar("structural_tag", _checked(param, lambda: tag_text(parsed)))
+    return Wanted(Grammar("structural_tag", _checked(param, lambda: tag_text(parsed))), param, spaced=True)
 
 
-def from_regex(param: str, pattern: object) -> Grammar:
+def from_regex(param: str, pattern: object) -> Wanted:
     """A regular expression for the whole answer. Raises ApiError."""
     text = _text(param, pattern)
-    return Grammar("regex", _checked(param, lambda: whole_answer(text)))
+    rules, spaced = _checked(param, lambda: (whole_answer(text), may_begin_with_space(text)))
+    return Wanted(Grammar("regex", rules), param, spaced=spaced)
 
 
-def from_ebnf(param: str, rules: object) -> Grammar:
+def from_ebnf(param: str, rules: object) -> Wanted:
     """A grammar in GBNF with a rule `root`. Raises ApiError."""
-    return Grammar("ebnf", _text(param, rules))
+    return Wanted(Grammar("ebnf", _text(param, rules)), param, spaced=True)
 
 
-def from_choices(choices: Sequence[str]) -> Grammar:
+def from_choices(param: str, choices: Sequence[str]) -> Wanted:
     """One of several strings, exactly."""
-    return Grammar("ebnf", f"root ::= {any_of([literal(choice) for choice in choices])}\n")
+    rules = f"root ::= {any_of([literal(choice) for choice in choices])}\n"
+    return Wanted(Grammar("ebnf", rules), param, spaced=any(choice.startswith(tuple(SPACE)) for choice in choices))
 
 
 def _checked(param: str, make: Callable[[], T]) -> T:

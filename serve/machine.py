@@ -5,7 +5,7 @@ reading goes on behind it. What is held back is at most the beginning of a mark,
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from corymb.serve import syntax as of
@@ -31,7 +31,17 @@ Functions = Mapping[str, Any]  # what may be called: the schema of each function
 class Machine:
     """Owns how far a text has been read."""
 
-    def __init__(self, syntax: Syntax, listener: Listener, functions: Functions, *, start: str | None = None) -> None:
+    def __init__(
+        self,
+        syntax: Syntax,
+        listener: Listener,
+        functions: Functions,
+        *,
+        start: str | None = None,
+        broken: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`broken`: told where a call seems to break reasoning off."""
+        self._broken = broken
         self._syntax = syntax
         self._listener = listener
         self._functions = functions
@@ -41,8 +51,9 @@ class Machine:
         self._num_taken = 0
         self._call: _Call | None = None
         self._reader: JsonCall | JsonValue | PythonArguments | None = None
+        self.state_name: str
         self._state: State
-        self._enter(start or syntax.start)
+        self.enter(start or syntax.start)
         if not isinstance(self._state, Text):
             self._raw = []
 
@@ -109,7 +120,7 @@ class Machine:
         assert reader is not None
         self._advance(reader.read(self._text, self._at))
         if reader.done:
-            self._enter(to)
+            self.enter(to)
         return reader.done
 
     def _advance(self, end: int) -> str:
@@ -156,7 +167,7 @@ class Machine:
         if not edge.keeps:
             self._advance(end)
         self._act(edge, taken)
-        self._enter(edge.to)
+        self.enter(edge.to)
 
     def _act(self, edge: Edge, taken: str) -> None:
         if edge.act is Act.NAME:
@@ -172,6 +183,8 @@ class Machine:
             self._close()
         elif edge.act is Act.PART:
             self._listener.part()
+        elif edge.act is Act.BREAK:
+            self._broken()
         to = self._syntax.states[edge.to]
         if isinstance(to, Text) and to.sink in (Sink.CONTENT, Sink.REASONING):
             self._raw = None  # it was the frame around text
@@ -206,9 +219,11 @@ class Machine:
             self._call.close()
             self._call = None
 
-    def _enter(self, name: str) -> None:
+    def enter(self, name: str) -> None:
+        """Goes on in a state."""
         self._taken.clear()
         self._num_taken = 0
+        self.state_name = name
         self._state = state = self._syntax.states[name]
         if isinstance(state, of.JsonCall):
             self._reader = JsonCall(self._open, self._arguments, bare=self._syntax.bare)
@@ -223,7 +238,7 @@ class Machine:
         self._close()
         if raw:
             self._listener.content("".join(raw))
-        self._enter("text")
+        self.enter("text")
 
 
 class _Call:

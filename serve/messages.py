@@ -12,7 +12,7 @@ from corymb.serve.errors import ApiError, invalid, shown
 
 MAX_MESSAGES = 4096
 _MAX_PARTS = 1024
-_MAX_CALLS = 128
+MAX_CALLS = 1024
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 Message = dict[str, Any]
@@ -120,8 +120,8 @@ def _part(param: str, where: str, part: object) -> str:
 
 
 def _read_calls(param: str, where: str, calls: object) -> list[Message]:
-    if not isinstance(calls, list) or len(calls) > _MAX_CALLS:
-        raise _refusal(param, where, f"must have a list of at most {_MAX_CALLS} tool_calls, not {shown(calls)}")
+    if not isinstance(calls, list) or len(calls) > MAX_CALLS:
+        raise _refusal(param, where, f"must have a list of at most {MAX_CALLS} tool_calls, not {shown(calls)}")
     return [_read_call(param, where, call) for call in calls]
 
 

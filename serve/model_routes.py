@@ -1,6 +1,7 @@
 """What is served: /v1/models and the native info routes."""
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from corymb.serve.answer import encode
@@ -18,8 +19,9 @@ class ModelRoutes:
 
     async def list(self, call: Call) -> None:
         """GET /v1/models."""
-        models = [self._card(name) for name in self._engine.info.names]
-        await call.answer(200, encode({"object": "list", "data": models}))
+        names = self._engine.info.names
+        ends = {"first_id": names[0], "last_id": names[-1], "has_more": False}  # Anthropic's clients turn pages
+        await call.answer(200, encode({"object": "list", "data": [self._card(name) for name in names], **ends}))
 
     async def one(self, call: Call) -> None:
         """GET /v1/models/{id}."""
@@ -38,6 +40,10 @@ class ModelRoutes:
             "root": info.names[0],
             "parent": None,
             "max_model_len": info.context_length,
+            # As Anthropic's clients know models.
+            "type": "model",
+            "display_name": name,
+            "created_at": datetime.fromtimestamp(info.started_at, UTC).isoformat(timespec="seconds"),
         }
 
     async def model_info(self, call: Call) -> None:

@@ -7,8 +7,9 @@ from corymb.scheduler.messages import LogprobOptions
 from corymb.serve.asks import Ask, Room, check_choices, rids
 from corymb.serve.body import read_json
 from corymb.serve.call import Call
-from corymb.serve.errors import invalid, shown
+from corymb.serve.errors import in_words_of, invalid, shown
 from corymb.serve.generation import Generation
+from corymb.serve.grammar_fields import grammar_param
 from corymb.serve.native_answer import NativeAnswer, NativeView
 from corymb.serve.native_fields import Each, native_fields, native_sampling_fields
 from corymb.serve.parts import Parts
@@ -37,9 +38,11 @@ class Native:
         read_model(self._parts.engine.info, values)
         param, given = _prompt_field(values)
         is_batch = isinstance(given, Each)
-        prompts = await encode_prompts(param, given if is_batch else [given], self._encoder, add_special_tokens=True)
-        params = self._read_sampling(values, len(prompts), call)
-        asks = self._asks(values, prompts, params)
+        with in_words_of({"prompt": param}):
+            prompts = await encode_prompts(
+                param, given if is_batch else [given], self._encoder, add_special_tokens=True
+            )
+            asks = self._asks(values, prompts, self._read_sampling(values, len(prompts), call))
         view = NativeView(
             is_list=is_batch or asks[0].n > 1,
             incremental=self._parts.settings.incremental_streaming_output,
@@ -79,7 +82,7 @@ class Native:
         asked = params.get("max_new_tokens")
         max_new = self._room.new_tokens(len(prompt.token_ids), asked, DEFAULT_MAX_NEW_TOKENS, param=name)
         min_new = params.get("min_new_tokens", 0)
-        check_min("sampling_params.min_new_tokens", min_new, max_new)
+        check_min("sampling_params.min_new_tokens", min_new, max_new, limit=name)
         if "sampling_seed" in params:
             params = {**params, "seed": params["sampling_seed"]}
         settings, vocab_size = self._parts.settings, self._parts.engine.info.vocab_size
@@ -91,6 +94,7 @@ class Native:
             logprobs=_logprobs(values, index, len(prompt.token_ids)),
             n=params.get("n", 1),
             routing=routing(values),
+            grammar_param=grammar_param(params),
         )
 
 

@@ -8,7 +8,7 @@ from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.chatting import Chatting
-from corymb.serve.errors import invalid, shown
+from corymb.serve.errors import in_words_of, invalid, shown
 from corymb.serve.fields import Field, ignored, string
 from corymb.serve.ollama_answer import OllamaAnswer
 from corymb.serve.ollama_fields import (
@@ -51,18 +51,32 @@ class Ollama:
         await self._answer(call, "generate", "prompt")
 
     async def _answer(self, call: Call, kind: Literal["chat", "generate"], prompt: str) -> None:
-        values = read_fields(self._fields[kind], await read_json(call, self._parts.settings), call)
+        values = read_fields(self._fields[kind], await self._read(call), call)
         model = read_model(self._parts.engine.info, values, latest=True)
         options = self._options(values, call)
+        body, raw = chat_body(values), values.get("prompt", "") if values.get("raw") else None
+        if raw is not None:
+            self._check_raw(values, call)
         if not values.get(prompt):
-            await call.answer(200, encode(_loaded(kind, model)))
-            return
-        chat = read_fields(self._chat_fields, chat_body(values), call, names=NAMES) | options
-        chat |= {name: values[name] for name in ("logprobs", "top_logprobs") if name in values}
-        raw = values["prompt"] if values.get("raw") else None
-        generation = await self._chatting.generation(chat, kind="ollama", limit="options.num_predict", raw=raw)
+            del body["messages"]
+        with in_words_of(NAMES if kind == "chat" else NAMES | {"messages": "prompt"}):
+            chat = read_fields(self._chat_fields, body, call) | options
+            if "messages" not in chat:
+                await call.answer(200, encode(_loaded(kind, model)))
+                return
+            chat |= {name: values[name] for name in ("logprobs", "top_logprobs") if name in values}
+            generation = await self._chatting.generation(chat, kind="ollama", limit="options.num_predict", raw=raw)
         answer = OllamaAnswer(kind, model, generation)
         await generate(call, self._parts, generation, answer, stream=values.get("stream", True))
+
+    async def _read(self, call: Call) -> Json:
+        return await read_json(call, self._parts.settings, declared=False)  # clients and guides of Ollama do not
+
+    def _check_raw(self, values: Json, call: Call) -> None:
+        if values.get("system"):
+            raise invalid("system", "has no place in a `raw` prompt: write it into `prompt`.")
+        if "think" in values:
+            call.ignored["think"] = None  # only a chat template could heed it
 
     def _options(self, values: Json, call: Call) -> Json:
         options = values.get("options", {})
@@ -86,11 +100,10 @@ class Ollama:
 
     async def show(self, call: Call) -> None:
         """POST /api/show: what a model is."""
-        values = read_fields(self._show_fields, await read_json(call, self._parts.settings), call)
+        values = read_fields(self._show_fields, await self._read(call), call)
         info, settings, parsers = self._parts.engine.info, self._parts.settings, self._parts.parsers
-        if "name" in values:
-            values.setdefault("model", values["name"])  # its older name
-        read_model(info, values, latest=True)
+        for name in ("name", "model"):  # the first is the older name of the second
+            read_model(info, {"model": values[name]} if name in values else {}, latest=True)
         architecture = info.architecture
         answer = {
             "modified_at": _time(info.started_at),
@@ -104,7 +117,7 @@ class Ollama:
             "capabilities": [
                 "completion",
                 *(["tools"] if parsers.syntax is not None else []),
-                *(["thinking"] if parsers.reasoning_end_ids else []),
+                *(["thinking"] if parsers.mark_ids.closing else []),
             ],
         }
         await call.answer(200, encode(answer))

@@ -17,7 +17,12 @@ from corymb.serve.sampling_fields import (
 )
 
 # How clients call what is read as a field of chat completions.
-NAMES = {"response_format": "format", "chat_template_kwargs": "think", "reasoning_effort": "think"}
+NAMES = {
+    "response_format": "format",
+    "response_format.json_schema.schema": "format",
+    "chat_template_kwargs": "think",
+    "reasoning_effort": "think",
+}
 _MAX_TEXT = 1 << 24  # characters; the body's limit comes first
 _RENAMED = {"num_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
 _HARDWARE = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "logits_all")
@@ -116,11 +121,14 @@ def _messages(values: Mapping[str, Any]) -> object:
 def _message(where: str, message: object) -> object:
     if not isinstance(message, dict):
         return message  # refused as any chat's
-    if message.get("images"):
+    if message.get("images") not in (None, []):
         raise ApiError(
             "invalid_value", f"`messages`: {where} has images, and this server takes text only.", param="messages"
         )
     renamed = {"thinking": "reasoning_content", "tool_name": "name"}
+    for name in renamed:
+        if not isinstance(message.get(name), str | None):
+            raise invalid("messages", f"must have text as `{name}`; {where} has {shown(message[name])}.")
     known = ("role", "content", "thinking", "tool_calls", "tool_name", "tool_call_id")
     return {renamed.get(name, name): message[name] for name in known if message.get(name) is not None}
 

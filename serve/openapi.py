@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from corymb.serve import answer_schemas as schemas
+from corymb.serve import answer_schemas, shapes
 from corymb.serve.answer import encode
-from corymb.serve.answer_schemas import Schema
 from corymb.serve.auth import Access
 from corymb.serve.call import Call
 from corymb.serve.errors import KINDS
 from corymb.serve.operations import Operation, operations
 from corymb.serve.parts import Parts
 from corymb.serve.routes import Route
+from corymb.serve.shapes import Schema
 
 Json = dict[str, Any]
 _UNTOLD = Operation(summary="See the documentation.", answer={})
@@ -53,7 +53,7 @@ def _path_item(route: Route, operation: Operation, parts: Parts) -> Json:
     item: Json = {method.lower(): _operation(method, route, operation, parts) for method in route.methods}
     parameters = [_parameter(name, "query", schema) for name, schema in operation.query.items()]
     if "{id}" in _path(route):
-        named = schemas.enum(*parts.engine.info.names) if route.path.startswith("/v1/models/") else schemas.TEXT
+        named = shapes.enum(*parts.engine.info.names) if route.path.startswith("/v1/models/") else shapes.TEXT
         parameters.append(_parameter("id", "path", named))
     return item | ({"parameters": parameters} if parameters else {})
 
@@ -68,14 +68,14 @@ def _operation(method: str, route: Route, operation: Operation, parts: Parts) ->
         content = {"application/json": {"schema": operation.body.schema()}}
         told["requestBody"] = {"required": not operation.body.optional, "content": content}
     elif operation is _UNTOLD and method != "GET":
-        told["requestBody"] = {"content": {"application/json": {"schema": schemas.OBJECT}}}
+        told["requestBody"] = {"content": {"application/json": {"schema": shapes.OBJECT}}}
     if _has_keys(parts):
         told["security"] = [] if route.access is Access.PUBLIC else [{"key": []}]
     return told
 
 
 def _responses(path: str, operation: Operation) -> Json:
-    content: Json = {"text/plain": {"schema": schemas.TEXT}}
+    content: Json = {"text/plain": {"schema": shapes.TEXT}}
     if operation.answer is not None:
         content = {"application/json": {"schema": operation.answer}}
     if operation.streams is not None:
@@ -87,9 +87,9 @@ def _responses(path: str, operation: Operation) -> Json:
 
 
 _ERRORS = {
-    "Error": schemas.error(list(KINDS)),
-    "AnthropicError": schemas.ANTHROPIC_ERROR,
-    "OllamaError": schemas.OLLAMA_ERROR,
+    "Error": answer_schemas.error(list(KINDS)),
+    "AnthropicError": answer_schemas.ANTHROPIC_ERROR,
+    "OllamaError": answer_schemas.OLLAMA_ERROR,
 }
 
 

@@ -2,13 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from corymb.scheduler.messages import Thinking as ThinkingLimit
+from corymb.serve.behind_calls import BehindCalls
 from corymb.serve.events import Content, Event
 from corymb.serve.machine import Functions, Machine
-from corymb.serve.reasoning_syntaxes import HARMONY_THOUGHT, REASONING, Thinking, reasoning_syntax
+from corymb.serve.reasoning_syntaxes import (
+    HARMONY_THOUGHT,
+    REASONING,
+    MarkIds,
+    Thinking,
+    reasoning_syntax,
+)
 from corymb.serve.spoken import Spoken
 from corymb.serve.syntax import Syntax
 from corymb.serve.tokenizer import Tokenizer
@@ -24,6 +31,7 @@ class Reading:
     thinking: Thinking | None = None  # None: no reasoning is looked for
     opened: bool = False  # the prompt ends inside the reasoning
     separates: bool = True  # reasoning is told apart; else it is content, marks included (harmony's are still read)
+    keeps_space: bool = False  # behind reasoning it belongs to the content
     streams: bool = True  # reasoning comes as it is written; else in one piece
     syntax: Syntax | None = None  # of tool calls; None: none are looked for
     functions: Functions = field(default_factory=dict)
@@ -60,10 +68,13 @@ class OutputParser:
     def __init__(self, reading: Reading) -> None:
         calls = reading.calls
         ids = calls.ids if calls is not None else "call"
-        self._spoken = Spoken(separates=reading.separates, streams=reading.streams, ids=ids)
+        self._spoken = Spoken(
+            separates=reading.separates, streams=reading.streams, ids=ids, keeps_space=reading.keeps_space
+        )
+        self._behind = BehindCalls(self._spoken)
         self._machines: list[Machine] = []  # the first reads the text, each of the others its content
         if calls is not None:
-            self._machines.append(Machine(calls, self._spoken, reading.functions))
+            self._machines.append(Machine(calls, self._behind, reading.functions))
         if reading.front is not None:
             self._machines.insert(0, self._reasoning(reading, reading.front))
 
@@ -71,7 +82,8 @@ class OutputParser:
         listener = _Front(self._spoken, self._machines[0]) if self._machines else self._spoken
         interruptions = reading.syntax.begins if reading.syntax is not None else ()
         start = "opened" if reading.opened else "unsure"
-        return Machine(_reasoning_syntax(thinking, interruptions), listener, {}, start=start)
+        broken = partial(self._behind.break_off, thinking.closing)
+        return Machine(_reasoning_syntax(thinking, interruptions), listener, {}, start=start, broken=broken)
 
     def feed(self, text: str) -> list[Event]:
         """The events of a piece of text."""
@@ -84,6 +96,7 @@ class OutputParser:
         """The events of what was held back."""
         for machine in self._machines:
             machine.end()
+        self._behind.end()
         self._spoken.end()
         return self._spoken.take()
 
@@ -112,7 +125,7 @@ class OutputParsers:
         if self._thinking is None and self.syntax is HARMONY:
             self._thinking = REASONING["gpt-oss"]
         self._tokenizer = tokenizer
-        self.reasoning_end_ids = self._ids(self._thinking.closing if self._thinking is not None else "")
+        self.mark_ids = self._mark_ids()
         self.short_ids = self.syntax is not None and self.syntax.ids == "short"  # of calls in the history too
         self._shown: dict[tuple[str, ...], tuple[int, ...]] = {}
         spelling = tokenizer.spelling
@@ -137,6 +150,10 @@ class OutputParsers:
         else:
             begin, end = "" if opened else thinking.opening, thinking.closing
         return ThinkingLimit(max_tokens, self._ids(end), self._ids(begin))
+
+    def _mark_ids(self) -> MarkIds:
+        thinking = self._thinking
+        return MarkIds() if thinking is None else MarkIds(self._ids(thinking.opening), self._ids(thinking.closing))
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))

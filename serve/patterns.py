@@ -105,6 +105,22 @@ def lengths(node: Node) -> tuple[int, int | None]:
     return least * node.least, None if node.most is None or most is None else most * node.most
 
 
+def can_begin_in(node: Node, ranges: Ranges) -> bool:
+    """Whether some text that it matches begins with a character of a set."""
+    if isinstance(node, Chars):
+        return bool(intersection(node.ranges, ranges))
+    if isinstance(node, Choice):
+        return any(can_begin_in(item, ranges) for item in node.items)
+    if isinstance(node, Repeat):
+        return node.most != 0 and can_begin_in(node.item, ranges)
+    for item in node.items:
+        if can_begin_in(item, ranges):
+            return True
+        if lengths(item)[0]:
+            return False
+    return False
+
+
 class _Parser:
     """Recursive descent over the pattern, with the position for messages."""
 

@@ -11,8 +11,9 @@ from corymb.serve.errors import ApiError, invalid, shown
 
 FORMAT_VERSION = 1  # of `asked`: a change of its words is a new version
 MAX_QUESTIONS = 256
-_MAX_CHARS = 1 << 16
-_MIN_LEVELS, _MAX_LEVELS = 2, 10
+MAX_CHARS = 1 << 16
+MAX_OPTIONS = len(ascii_sets.ascii_uppercase)
+MIN_LEVELS, MAX_LEVELS = 2, 10
 _KINDS = ("choice", "score", "yes_no")
 
 
@@ -47,7 +48,7 @@ def _read(param: str, number: int, item: object) -> Question:
     kind = item.get("type") if isinstance(item, dict) else None
     if not isinstance(item, dict) or kind not in _KINDS:
         raise _refusal(param, where, f"must be an object of type {', '.join(_KINDS)}, not {shown(kind)}")
-    name = _text(param, where, item.get("id", str(number)), "id")
+    name = _text(param, where, str(number) if item.get("id") is None else item["id"], "id")
     text = _text(param, where, item.get("question"), "question")
     match kind:
         case "choice":
@@ -57,38 +58,41 @@ def _read(param: str, number: int, item: object) -> Question:
             names = [str(level) for level in range(len(about))]
         case _:
             names = ["yes", "no"]
-            about = [_text(param, where, item.get(answer) or "", answer, empty=True) for answer in names]
+            about = [_about(param, where, item, answer) for answer in names]
     return Question(name, kind, text, names, about)
 
 
 def _options(param: str, where: str, options: object) -> tuple[list[str], list[str]]:
-    most = len(ascii_sets.ascii_uppercase)
-    if not isinstance(options, list) or not 2 <= len(options) <= most:
-        raise _refusal(param, where, f"must have 2 to {most} `options`, not {shown(options)}")
+    if not isinstance(options, list) or not 2 <= len(options) <= MAX_OPTIONS:
+        raise _refusal(param, where, f"must have 2 to {MAX_OPTIONS} `options`, not {shown(options)}")
     objects = [{"name": option} if isinstance(option, str) else option for option in options]
     if not all(isinstance(option, dict) for option in objects):
         raise _refusal(param, where, "must have options that are names, or objects with a `name`")
     names = [_text(param, where, option.get("name"), "name") for option in objects]
     if len(set(names)) < len(names):
         raise _refusal(param, where, "must not have one option twice")
-    return names, [
-        _text(param, where, option.get("description") or "", "description", empty=True) for option in objects
-    ]
+    return names, [_about(param, where, option, "description") for option in objects]
 
 
 def _levels(param: str, where: str, levels: object) -> list[str]:
-    if isinstance(levels, int) and not isinstance(levels, bool) and _MIN_LEVELS <= levels <= _MAX_LEVELS:
+    if isinstance(levels, float) and levels.is_integer():
+        levels = int(levels)
+    if isinstance(levels, int) and not isinstance(levels, bool) and MIN_LEVELS <= levels <= MAX_LEVELS:
         return [""] * levels
-    if not isinstance(levels, list) or not _MIN_LEVELS <= len(levels) <= _MAX_LEVELS:
-        known = f"must have {_MIN_LEVELS} to {_MAX_LEVELS} `levels`: their number, or what each means"
+    if not isinstance(levels, list) or not MIN_LEVELS <= len(levels) <= MAX_LEVELS:
+        known = f"must have {MIN_LEVELS} to {MAX_LEVELS} `levels`: their number, or what each means"
         raise _refusal(param, where, f"{known}, not {shown(levels)}")
     return [_text(param, where, level, "levels", empty=True) for level in levels]
 
 
+def _about(param: str, where: str, item: dict[str, Any], name: str) -> str:
+    return _text(param, where, "" if item.get(name) is None else item[name], name, empty=True)
+
+
 def _text(param: str, where: str, value: object, name: str, *, empty: bool = False) -> str:
-    if not isinstance(value, str) or len(value) > _MAX_CHARS or not (value or empty):
+    if not isinstance(value, str) or len(value) > MAX_CHARS or not (value or empty):
         raise _refusal(
-            param, where, f"must have text of at most {_MAX_CHARS} characters as `{name}`, not {shown(value)}"
+            param, where, f"must have text of at most {MAX_CHARS} characters as `{name}`, not {shown(value)}"
         )
     return value
 

@@ -8,13 +8,13 @@ from corymb.serve.sampling_fields import MAX_NEW_TOKENS
 from corymb.serve.settings import HttpSettings
 
 EFFORT_VARIABLES = ("reasoning_effort", "enable_thinking", "thinking")  # of chat templates
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 def reasoning_fields(settings: HttpSettings) -> list[Field]:
     """Fields about reasoning."""
-    about = f"one of {', '.join(_EFFORTS)}; given to the chat template"
-    effort = Field("reasoning_effort", about, _read_effort, schema={"enum": list(_EFFORTS)})
+    about = f"one of {', '.join(EFFORTS)}; given to the chat template"
+    effort = Field("reasoning_effort", about, _read_effort, schema={"enum": list(EFFORTS)})
     return [
         boolean("separate_reasoning"),
         boolean("stream_reasoning"),
@@ -30,8 +30,8 @@ def _limit(settings: HttpSettings) -> Field:
 
 
 def _read_effort(param: str, value: object) -> str:
-    if not isinstance(value, str) or value not in _EFFORTS:
-        raise invalid(param, f"must be one of {', '.join(_EFFORTS)}, not {shown(value)}.")
+    if not isinstance(value, str) or value not in EFFORTS:
+        raise invalid(param, f"must be one of {', '.join(EFFORTS)}, not {shown(value)}.")
     return value
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from corymb.serve.syntax import Edge, Expect, Sink, Syntax, Text
+from corymb.serve.syntax import Act, Edge, Expect, Sink, Syntax, Text
 from corymb.serve.tool_syntaxes import HARMONY
 
 
@@ -18,6 +18,14 @@ class Thinking:
     default: bool = True  # of the switch
     interrupted: bool = False  # a tool call may come without the closing mark
     harmony: bool = False  # messages with headers, read together with the calls among them
+
+
+@dataclass(frozen=True, slots=True)
+class MarkIds:
+    """The tokens of both marks; none where a server knows no reasoning."""
+
+    opening: tuple[int, ...] = ()
+    closing: tuple[int, ...] = ()
 
 
 # Where gpt-oss thinks: it may go on with an answer or with a call.
@@ -47,7 +55,7 @@ def reasoning_syntax(thinking: Thinking, interruptions: tuple[str, ...]) -> Synt
         return HARMONY
     ends = {thinking.closing: Edge("text")}
     if thinking.interrupted:
-        ends |= {mark: Edge("text", keeps=True) for mark in interruptions}
+        ends |= {mark: Edge("text", Act.BREAK, keeps=True) for mark in interruptions}
     opening = {thinking.opening: Edge("thinking")}
     return Syntax(
         {
@@ -58,3 +66,15 @@ def reasoning_syntax(thinking: Thinking, interruptions: tuple[str, ...]) -> Synt
         },
         start="unsure",
     )
+
+
+def broken_syntax(closing: str) -> Syntax:
+    """The states of what follows where a call seemed to break reasoning off: in `thinking` there was none yet, in
+    `called` there was one, and in `text` the closing mark has come."""
+    ends = {closing: Edge("text")}
+    states = {
+        "thinking": Text(Sink.REASONING, ends),
+        "called": Text(Sink.CONTENT, ends),
+        "text": Text(Sink.CONTENT, {}),
+    }
+    return Syntax(states, start="thinking")

@@ -4,11 +4,11 @@ import asyncio
 import time
 import uuid
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
+from corymb.scheduler.messages import Grammar
 from corymb.serve.answer import Answer, Choice
-from corymb.serve.asks import Routing
+from corymb.serve.asks import Ask, Routing
 from corymb.serve.call import Call, ClientGone
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
@@ -55,19 +55,18 @@ def read_fields(
     call: Call,
     *,
     prefix: str = "",
-    names: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header.
-
-    `names`: how the client called a field, where the body was translated from another dialect.
-    """
+    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header."""
     values: dict[str, Any] = {}
     for name, value in body.items():
         field = fields.get(name)
         if field is None or field.treatment == "ignored":
             call.ignored[prefix + name] = None
-        if field is not None and field.read is not None and value is not None:
-            values[name] = field.read(names.get(name, prefix + name), value)
+        if field is None or field.read is None or value is None:
+            continue
+        read = field.read(prefix + name, value)
+        if field.treatment != "refused":  # what passes there is as good as nothing
+            values[name] = read
     return values
 
 
@@ -135,7 +134,7 @@ async def unless_gone(call: Call, work: Coroutine[Any, Any, None]) -> None:
 
 async def _respond(call: Call, parts: Parts, generation: Generation, answer: Answer, stream: bool) -> None:
     with Fan(parts.engine) as fan:
-        async with parts.grammars.held(ask.sampling.grammar for ask in generation.asks):
+        async with parts.grammars.held(_grammars(generation.asks)):
             await fan.open(generation.asks)
         parts.metrics.request_started()
         if stream:
@@ -143,6 +142,11 @@ async def _respond(call: Call, parts: Parts, generation: Generation, answer: Ans
             await _stream(call, fan, await fan.next(), generation, answer)
         else:
             await call.answer(200, answer.whole(await _gather(fan, generation)))
+
+
+def _grammars(asks: Sequence[Ask]) -> dict[Grammar, str]:
+    """What is asked for, with the field that asks for it."""
+    return {ask.sampling.grammar: ask.grammar_param for ask in asks if ask.sampling.grammar is not None}
 
 
 async def gather(parts: Parts, generation: Generation) -> list[Choice]:

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+from corymb.serve import shapes
 from corymb.serve.answer import encode
 from corymb.serve.asks import Room, check_choices, rids
 from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chatting import Chatting
 from corymb.serve.engine import ServedModel
-from corymb.serve.errors import ApiError, invalid, shown
+from corymb.serve.errors import ApiError, in_words_of, invalid, shown
 from corymb.serve.fields import Field, boolean, integer, string
 from corymb.serve.generation import Generation
 from corymb.serve.labels import Labelled, label_logprobs, labelled, labelled_asks, softmax
@@ -17,6 +18,8 @@ from corymb.serve.requests import gather, new_rid, read_fields, read_model, requ
 from corymb.serve.settings import HttpSettings
 
 LABELS = ("yes", "no")
+_WORDS = {"type": "string", "minLength": 1}
+_DOCUMENT = shapes.either(_WORDS, shapes.record({"text": _WORDS}))
 _MAX_TEXT = 1 << 24  # characters; the body's limit comes first
 _INSTRUCT = "Given a web search query, retrieve relevant passages that answer the query"
 # The form that Qwen3-Reranker was trained on; any chat model can follow it.
@@ -31,7 +34,12 @@ def rerank_fields(_: ServedModel, settings: HttpSettings) -> dict[str, Field]:
     own = [
         string("model", 256),
         string("query", _MAX_TEXT, min_chars=1),
-        Field("documents", "list of texts, or of objects with a `text`", _documents(settings)),
+        Field(
+            "documents",
+            "list of texts, or of objects with a `text`",
+            _documents(settings),
+            schema=shapes.array(_DOCUMENT, minItems=1, maxItems=settings.max_choices),
+        ),
         string("instruct", _MAX_TEXT, min_chars=1),
         integer("top_n", 1, 2**31 - 1),
         boolean("return_documents"),
@@ -61,7 +69,7 @@ class Rerank:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._fields = rerank_fields(parts.engine.info, parts.settings)
-        self._room = Room(parts.engine.info.context_length, clamp=False)
+        self._room = Room(parts.engine.info.context_length, clamp=False, prompt="documents")
         self._chatting = Chatting(parts)
 
     async def __call__(self, call: Call) -> None:
@@ -95,7 +103,8 @@ class Rerank:
         instruct = values.get("instruct", _INSTRUCT)
         asked = f"<Instruct>: {instruct}\n<Query>: {values['query']}\n<Document>: {document}"
         messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
-        rendered = await self._chatting.render(
-            {"messages": messages, "chat_template_kwargs": {"enable_thinking": False}}
-        )
+        with in_words_of({"messages": "documents"}):
+            rendered = await self._chatting.render(
+                {"messages": messages, "chat_template_kwargs": {"enable_thinking": False}}
+            )
         return await labelled(self._parts.tokenizer, rendered, LABELS, param="documents")

@@ -1,5 +1,6 @@
 """/v1/responses: OpenAI's Responses API."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -9,10 +10,11 @@ from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.chat_completions import chat_fields
 from corymb.serve.chatting import Chatting
-from corymb.serve.errors import ApiError, shown
+from corymb.serve.errors import ApiError, in_words_of, shown
 from corymb.serve.generation import Generation
 from corymb.serve.parts import Parts
 from corymb.serve.requests import generate, name_ignored_members, new_rid, now_s, read_fields, read_model
+from corymb.serve.response_pages import as_stored, page
 from corymb.serve.response_store import ResponseStore, Stored
 from corymb.serve.responses_answer import Json, Keep, ResponsesAnswer
 from corymb.serve.responses_fields import LOGPROBS, MEMBERS, NAMES, chat_body, response_fields
@@ -22,10 +24,22 @@ _PREFIX = "/v1/responses/"
 # Fields with other names or values in a chat completion; all others pass.
 _OWN = {
     *("model", "input", "instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls", "text"),
-    *("reasoning", "include", "top_logprobs", "metadata", "stream", "store", "previous_response_id"),
+    *("reasoning", "include", "top_logprobs", "metadata", "stream", "store"),
+    *("previous_response_id", "max_tool_calls"),
 }
 # What clients expect of every tool that an answer repeats.
 _UNTOLD = {"description": None, "parameters": None, "strict": None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a body asks for, checked."""
+
+    values: dict[str, Any]
+    model: str
+    items: list[Item]  # of the responses before it
+    new_items: list[Item]
+    chat: dict[str, Any]  # the same as values of a chat completion
 
 
 class Responses:
@@ -42,17 +56,13 @@ class Responses:
 
     async def create(self, call: Call) -> None:
         """POST /v1/responses."""
-        values = read_fields(self._fields, await read_json(call, self._parts.settings), call)
-        model = read_model(self._parts.engine.info, values)
-        keeps = self._keeps(values)
-        items = self._history(values.get("previous_response_id"))
-        if "input" not in values:
-            raise ApiError("invalid_value", "`input` is required.", param="input")
-        new_items = read_items(values["input"])
-        chat = self._chat_values(values, [*items, *new_items], call)
-        generation = await self._chatting.generation(chat, kind="resp", limit="max_output_tokens")
-        response = _response(generation, values, chat, model) | {"store": keeps}
-        keep = self._keeper(items, new_items) if keeps else _forget
+        asked = await self._read(call)
+        values = asked.values
+        keeps = self._store is not None and values.get("store", True)
+        with in_words_of(NAMES):
+            generation = await self._chatting.generation(asked.chat, kind="resp", limit="max_output_tokens")
+        response = _response(generation, values, asked.chat, asked.model) | {"store": keeps}
+        keep = self._keeper(asked.items, asked.new_items) if keeps else _forget
         answer = ResponsesAnswer(response, generation.usage, keep)
         self._running.add(response["id"])
         try:
@@ -60,12 +70,22 @@ class Responses:
         finally:
             self._running.discard(response["id"])
 
-    def _keeps(self, values: dict[str, Any]) -> bool:
-        if self._store is None and (values.get("store") or "previous_response_id" in values):
-            name = "store" if values.get("store") else "previous_response_id"
-            message = f"`{name}` is not supported: start the server with --enable-response-store."
-            raise ApiError("unsupported_parameter", message, param=name)
-        return self._store is not None and bool(values.get("store", True))
+    async def count_tokens(self, call: Call) -> None:
+        """POST /v1/responses/input_tokens: how many input tokens a response would have."""
+        asked = await self._read(call)
+        with in_words_of(NAMES):
+            rendered = await self._chatting.render(asked.chat)
+        await call.answer(200, encode({"object": "response.input_tokens", "input_tokens": len(rendered.token_ids)}))
+
+    async def _read(self, call: Call) -> "_Asked":
+        values = read_fields(self._fields, await read_json(call, self._parts.settings), call)
+        model = read_model(self._parts.engine.info, values)
+        items = self._history(values.get("previous_response_id"))
+        if "input" not in values:
+            raise ApiError("invalid_value", "`input` is required.", param="input")
+        new_items = read_items(values["input"])
+        chat = self._chat_values(values, [*items, *new_items], call)
+        return _Asked(values, model, items, new_items, chat)
 
     def _history(self, previous: str | None) -> list[Item]:
         if previous is None:
@@ -79,12 +99,15 @@ class Responses:
 
         def keep(response: Json) -> None:
             conversation = encode([*items, *new_items, *response["output"]])
-            store.put(response["id"], Stored(encode(response), encode(new_items), conversation))
+            told = as_stored(response["id"], new_items)
+            store.put(response["id"], Stored(encode(response), encode(told), conversation))
 
         return keep
 
     def _chat_values(self, values: dict[str, Any], items: list[Item], call: Call) -> dict[str, Any]:
-        chat = read_fields(self._chat_fields, chat_body(values, items), call, names=NAMES)
+        body = chat_body(values, items)
+        with in_words_of(NAMES):
+            chat = read_fields(self._chat_fields, body, call)
         name_ignored_members(call, values, MEMBERS)
         chat |= {name: value for name, value in values.items() if name not in _OWN and name not in chat}
         chat["rid"] = new_rid("resp").replace("-", "_")
@@ -93,8 +116,7 @@ class Responses:
         include = values.get("include", [])
         if LOGPROBS in include or values.get("top_logprobs"):
             chat |= {"logprobs": True, "top_logprobs": values.get("top_logprobs", 0)}
-        if any(name != LOGPROBS for name in include):
-            call.ignored["include"] = None
+        call.ignored |= {f"include.{name}": None for name in include if name != LOGPROBS}
         return chat
 
     # What was kept.
@@ -104,10 +126,13 @@ class Responses:
         response_id, slash, rest = call.path.removeprefix(_PREFIX).partition("/")
         if rest == "input_items":
             items = msgspec.json.decode(self._stored(response_id, "id").input_items)
-            await call.answer(200, encode({"object": "list", "data": items, "has_more": False}))
+            await call.answer(200, encode(page(items, call)))
         elif slash:
             raise ApiError("route_not_found", "There is no such route.")
         else:
+            if call.query("stream") in ("true", "1"):
+                why = "a stored response is told at once"
+                raise ApiError("unsupported_parameter", f"`stream` is not supported: {why}.", param="stream")
             await call.answer(200, self._stored(response_id, "id").response)
 
     async def delete(self, call: Call) -> None:
@@ -156,7 +181,7 @@ def _response(generation: Generation, values: dict[str, Any], chat: dict[str, An
         "incomplete_details": None,
         "instructions": values.get("instructions"),
         "max_output_tokens": values.get("max_output_tokens"),
-        "max_tool_calls": None,
+        "max_tool_calls": values.get("max_tool_calls"),
         "metadata": values.get("metadata", {}),
         "model": model,
         "output": [],

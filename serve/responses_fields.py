@@ -12,34 +12,56 @@ from corymb.serve.sampling_fields import MAX_NEW_TOKENS, MAX_TOP_LOGPROBS, sampl
 from corymb.serve.settings import HttpSettings
 
 # How clients call what is read as a field of chat completions.
-NAMES = {"messages": "input", "response_format": "text", "reasoning_effort": "reasoning"}
+NAMES = {
+    "messages": "input",
+    "response_format": "text.format",
+    "response_format.json_schema": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
 # Members of object fields that are looked at; others are named as ignored.
-MEMBERS = {"text": ("format",), "reasoning": ("effort",), "tool_choice": ("type", "name")}
+MEMBERS = {"text": ("format",), "reasoning": ("effort",), "tool_choice": ("type", "name", "mode", "tools")}
 LOGPROBS = "message.output_text.logprobs"
+# What else clients may ask to be included: results of tools that only OpenAI runs, images, thoughts in cipher.
+_UNTOLD = (
+    *("file_search_call.results", "web_search_call.results", "web_search_call.action.sources"),
+    *("code_interpreter_call.outputs", "computer_call_output.output.image_url", "message.input_image.image_url"),
+    "reasoning.encrypted_content",
+)
 _MAX_TOOLS = 512
 _MAX_INCLUDES = 32
+_INCLUDES = (LOGPROBS, *_UNTOLD)
+_INCLUDE = {"type": "array", "items": {"enum": list(_INCLUDES)}, "maxItems": _MAX_INCLUDES}
 _MAX_PAIRS, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
+_METADATA = {
+    "type": "object",
+    "propertyNames": {"maxLength": _MAX_KEY_CHARS},
+    "additionalProperties": {"type": "string", "maxLength": _MAX_VALUE_CHARS},
+    "maxProperties": _MAX_PAIRS,
+}
 _MAX_INSTRUCTIONS = 1 << 24  # characters; the body's limit comes first
 
 
 def response_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Field]:
     """Every field of a response request that we know."""
+    about = f"object of at most {_MAX_PAIRS} short strings, which come back"
     own = [
         string("model", 256),
         translated("input", "text, or list of items: message, function_call, function_call_output, reasoning"),
         string("instructions", _MAX_INSTRUCTIONS),
         integer("max_output_tokens", 1, MAX_NEW_TOKENS),
         translated("tools", "list of tools of type function"),
-        translated("tool_choice", "auto, none, required, or object: type function, name"),
+        translated(
+            "tool_choice", "auto, none, required, or object: type function, name; or type allowed_tools, mode, tools"
+        ),
         boolean("parallel_tool_calls"),
         translated("text", "object: format (text, json_object, json_schema)"),
         translated("reasoning", "object: effort"),
-        Field("include", f"list of strings; {LOGPROBS} is one", _read_include),
+        Field("include", f"list of {LOGPROBS}, and of others that add nothing here", _read_include, schema=_INCLUDE),
         integer("top_logprobs", 0, MAX_TOP_LOGPROBS),
-        Field("metadata", f"object of at most {_MAX_PAIRS} short strings, which come back", _read_metadata),
+        Field("metadata", about, _read_metadata, schema=_METADATA),
+        integer("max_tool_calls", 1, 2**31 - 1),  # of tools that the server runs: none
         boolean("stream"),
-        boolean("store"),
-        string("previous_response_id", 128, min_chars=1),
+        *_store_fields(settings),
         translated("chat_template_kwargs", "object of template variables: text, numbers, booleans"),
     ]
     others = [
@@ -54,7 +76,6 @@ def response_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Fiel
         refused("messages", "use `input`"),
         refused("rid", "a response has the name that the server gives it"),
         ignored("stream_options", "streams are not padded"),
-        ignored("max_tool_calls", "the client runs all tools"),
         ignored("context_management", "conversations are taken as they are"),
         ignored("access_programs", "not used"),
         ignored("background_options", "a response ends with its connection"),
@@ -70,12 +91,19 @@ def response_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Fiel
     return table(own, others, picks, where, structure_fields())
 
 
+def _store_fields(settings: HttpSettings) -> list[Field]:
+    if settings.enable_response_store:
+        return [boolean("store"), string("previous_response_id", 128, min_chars=1)]
+    why = "start the server with --enable-response-store"
+    return [refused("store", why, False), refused("previous_response_id", why)]
+
+
 def chat_body(values: Mapping[str, Any], items: list[Item]) -> dict[str, Any]:
     """The body of a chat completion with the same meaning."""
     body: dict[str, Any] = {"messages": chat_messages(items, values.get("instructions"))}
-    if "tools" in values:
+    if values.get("tools", []) != []:  # agents send the list of their tools, whatever is in it
         body["tools"] = _tools(values["tools"])
-    if "tool_choice" in values:
+    if "tool_choice" in values and ("tools" in body or values["tool_choice"] not in ("auto", "none")):
         body["tool_choice"] = _tool_choice(values["tool_choice"])
     for name in ("parallel_tool_calls", "chat_template_kwargs"):
         if name in values:
@@ -111,24 +139,36 @@ def _tool(tool: object) -> dict[str, Any]:
 def _tool_choice(choice: object) -> object:
     if not isinstance(choice, dict):
         return choice
-    if choice.get("type") != "function":
-        raise invalid("tool_choice", f"must be of type function, not {shown(choice.get('type'))}.")
-    return {"type": "function", "function": {"name": choice.get("name")}}
+    if choice.get("type") == "allowed_tools":
+        tools = choice.get("tools")
+        named = [_named(tool) for tool in tools] if isinstance(tools, list) else tools
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
+    return _named(choice)
+
+
+def _named(tool: object) -> object:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if not isinstance(tool, dict) or kind != "function":
+        raise invalid("tool_choice", f"must name tools of type function, not {shown(kind)}.")
+    return {"type": "function", "function": {"name": tool.get("name")}}
 
 
 def _response_format(wanted: object) -> dict[str, Any]:
     if not isinstance(wanted, dict):
-        raise invalid("text", f"must have an object as `format`, not {shown(wanted)}.")
+        raise invalid("text.format", f"must be an object, not {shown(wanted)}.")
     if wanted.get("type") != "json_schema":
         return wanted
     if "schema" not in wanted:
-        raise invalid("text", 'must have a `format` like {"type": "json_schema", "name": …, "schema": {…}}.')
+        raise invalid("text.format", 'must be like {"type": "json_schema", "name": …, "schema": {…}}.')
     return {"type": "json_schema", "json_schema": {name: value for name, value in wanted.items() if name != "type"}}
 
 
 def _read_include(param: str, value: object) -> list[str]:
-    if not isinstance(value, list) or len(value) > _MAX_INCLUDES or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, list) or len(value) > _MAX_INCLUDES:
         raise invalid(param, f"must be a list of at most {_MAX_INCLUDES} strings, not {shown(value)}.")
+    for item in value:
+        if item not in _INCLUDES:
+            raise invalid(param, f"may hold {', '.join(_INCLUDES)}, not {shown(item)}.")
     return value
 
 

@@ -6,7 +6,8 @@ from corymb.serve.errors import ApiError, invalid, shown
 
 Item = dict[str, Any]
 MAX_ITEMS = 4096
-_MAX_PARTS = 1024
+MAX_PARTS = 1024
+ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 
 
@@ -47,14 +48,20 @@ def chat_messages(items: list[Item], instructions: str | None) -> list[Item]:
 
 
 def _add_reasoning(chat: list[Item], where: str, item: Item) -> None:
-    parts = item.get("content") or item.get("summary")
-    text = _text(where, parts) if parts else ""
+    text, summary = (_thought(where, item.get(name)) for name in ("content", "summary"))
+    text = text or summary
     if text:
         chat.append({"role": "assistant", "content": "", "reasoning_content": text})
 
 
+def _thought(where: str, parts: object) -> str:
+    return "" if parts is None or parts == [] else _text(where, parts)
+
+
 def _add_message(chat: list[Item], where: str, item: Item) -> None:
-    message = {"role": item.get("role"), "content": _text(where, item.get("content"))}
+    if item.get("role") not in ROLES:
+        raise _refusal(where, f"has the role {shown(item.get('role'))}; the roles are {', '.join(ROLES)}")
+    message = {"role": item["role"], "content": _text(where, item.get("content"))}
     if message["role"] == "assistant" and _is_only_reasoning(chat):
         chat[-1]["content"] = message["content"]
     else:
@@ -79,8 +86,8 @@ def _text(where: str, content: object) -> str:
     """Text, or parts of text joined."""
     if isinstance(content, str):
         return content
-    if not isinstance(content, list) or not 0 < len(content) <= _MAX_PARTS:
-        raise _refusal(where, f"must have text or 1 to {_MAX_PARTS} parts, not {shown(content)}")
+    if not isinstance(content, list) or not 0 < len(content) <= MAX_PARTS:
+        raise _refusal(where, f"must have text or 1 to {MAX_PARTS} parts, not {shown(content)}")
     return "".join([_part(where, part) for part in content])
 
 

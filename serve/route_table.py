@@ -48,6 +48,7 @@ def _api(parts: Parts) -> list[Route]:
         _post("/v1/completions", Access.USER, Completions(parts)),
         _post("/v1/chat/completions", Access.USER, ChatCompletions(parts)),
         _post("/v1/responses", Access.USER, responses.create),
+        _post("/v1/responses/input_tokens", Access.USER, responses.count_tokens),
         Route("/v1/responses/{id:path}", Access.USER, stored),
         _post("/v1/messages", Access.USER, anthropic.messages),
         _post("/v1/messages/count_tokens", Access.USER, anthropic.count_tokens),

@@ -67,6 +67,7 @@ def sampling(values: Values, settings: HttpSettings, *, max_new: int, min_new: i
     temperature = float(given.get("temperature", 1.0))
     top_k = int(given.get("top_k", 0))
     seed = values.get("seed")
+    wanted = one_grammar(values)
     return Sampling(
         max_new_tokens=max_new,
         min_new_tokens=min_new,
@@ -82,7 +83,7 @@ def sampling(values: Values, settings: HttpSettings, *, max_new: int, min_new: i
         seeded=seed is not None,
         stop_token_ids=values.get("stop_token_ids", ()),
         ignore_eos=values.get("ignore_eos", False),
-        grammar=one_grammar(values),
+        grammar=wanted.grammar if wanted is not None else None,
     )
 
 
@@ -106,10 +107,9 @@ def seed_of_choice(seed: int, index: int) -> int:
     return (mixed ^ (mixed >> 31)) & _SEED_MASK
 
 
-def check_min(param: str, min_new: int, max_new: int) -> None:
+def check_min(param: str, min_new: int, max_new: int, *, limit: str) -> None:
     """A floor above the ceiling can never be met."""
     if min_new > max_new:
-        limit = param.replace("min_", "max_")
         raise invalid(
             param, f"must be at most the {max_new} tokens that `{limit}` and the context allow, not {min_new}."
         )

@@ -42,7 +42,7 @@ class Score:
         info = parts.engine.info
         self._parts = parts
         self._fields = score_fields(info, parts.settings)
-        self._room = Room(info.context_length, clamp=False)
+        self._room = Room(info.context_length, clamp=False, prompt="items")
         self._encoder = PromptEncoder(parts.tokenizer, self._room)
 
     async def __call__(self, call: Call) -> None:

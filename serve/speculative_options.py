@@ -83,7 +83,7 @@ def conflicts(options: SpeculativeOptions, *, tp_size: int) -> Iterator[str]:
     for name in given:
         if algorithm not in _MEANT_FOR.get(name, (algorithm,)):
             yield f"{_flag(name)} is for --speculative-algorithm {' or '.join(_MEANT_FOR[name])}; leave it out."
-    if algorithm in _MEANT_FOR["speculative_draft_model_path"] and options.speculative_draft_model_path is None:
+    if algorithm in ("STANDALONE", "DFLASH") and options.speculative_draft_model_path is None:
         yield f"--speculative-algorithm {algorithm} needs a draft; name it with --speculative-draft-model-path."
     yield from _counts(options)
     if options.verify_mode == "static":

@@ -18,8 +18,11 @@ class Spoken:
     known what follows. Otherwise content is what the model wrote.
     """
 
-    def __init__(self, *, separates: bool, streams: bool, ids: Literal["call", "short"]) -> None:
+    def __init__(
+        self, *, separates: bool, streams: bool, ids: Literal["call", "short"], keeps_space: bool = False
+    ) -> None:
         self._separates = separates  # else reasoning is content
+        self._keeps_space = keeps_space  # behind reasoning
         self._streams = streams  # else reasoning is handed out when it is over
         self._ids = ids
         self._events: list[Event] = []
@@ -72,15 +75,14 @@ class Spoken:
         return _joined(events)
 
     def _say(self, kind: type[Content] | type[Reasoning], text: str) -> None:
-        if text and kind is not self._kind:
-            if kind is Reasoning or self._kind is Reasoning:
-                self._spaces.clear()
-                self._skips = True
-            self._kind = kind
+        if text and kind is not self._kind and Reasoning in (kind, self._kind):
+            self._spaces.clear()
+            self._skips = kind is Reasoning or not self._keeps_space
         if self._skips:
             text = text.lstrip(SPACE)
         if not text:
             return
+        self._kind = kind
         self._skips = False
         kept = text.rstrip(SPACE)
         if kept:

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 
-from corymb.serve.patterns import BadPattern, Branch, Chars, Choice, Node, Repeat, lengths, parse
-from corymb.serve.rules import Ranges, Rules, any_of, characters, complement, intersection, literal
+from corymb.serve.patterns import BadPattern, Branch, Chars, Choice, Node, Repeat, can_begin_in, lengths, parse
+from corymb.serve.rules import Ranges, Rules, any_of, characters, complement, intersection, literal, normal
+from corymb.serve.spoken import SPACE
 
 Spell = Callable[[Ranges], str]  # how a character of a set is written
 
 # What stands in a JSON string as itself.
 PLAIN: Ranges = complement(((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C)))
 _SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
+
+_SPACES = normal([(ord(char), ord(char)) for char in SPACE])
 
 _YEAR = "(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 _DATE = (
@@ -40,6 +43,11 @@ def whole_answer(pattern: str) -> str:
     """The grammar of answers that match a pattern from end to end. Raises BadPattern, TooComplex."""
     rules = Rules()
     return rules.text(any_of([_expression(branch.node, rules, _as_itself) for branch in parse(pattern)]))
+
+
+def may_begin_with_space(pattern: str) -> bool:
+    """Whether such an answer can begin with what otherwise only separates it from reasoning. Raises BadPattern."""
+    return any(can_begin_in(branch.node, _SPACES) for branch in parse(pattern))
 
 
 def json_string(rules: Rules) -> str:

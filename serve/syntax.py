@@ -28,6 +28,7 @@ class Act(Enum):
     VALUE = auto()  # the argument is complete
     CLOSE = auto()  # the call is complete
     PART = auto()  # a message is complete and another may follow
+    BREAK = auto()  # reasoning seems to be broken off by a call
 
 
 @dataclass(frozen=True, slots=True)

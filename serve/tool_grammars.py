@@ -9,7 +9,8 @@ from corymb.scheduler.messages import Grammar
 from corymb.serve import grammars
 from corymb.serve import tool_syntaxes as of
 from corymb.serve.errors import ApiError
-from corymb.serve.reasoning_syntaxes import Thinking
+from corymb.serve.grammars import Wanted
+from corymb.serve.reasoning_syntaxes import MarkIds, Thinking
 from corymb.serve.syntax import Syntax
 from corymb.serve.tools import Function, ToolUse
 
@@ -120,7 +121,7 @@ _ANY_TEXT: Format = {"type": "any_text"}
 _GAP = {"type": "regex", "pattern": r"[ \n]{0,4}"}
 
 
-def call_syntax(syntax: Syntax | None, use: ToolUse, answer: Grammar | None) -> Syntax | None:
+def call_syntax(syntax: Syntax | None, use: ToolUse, answer: Wanted | None) -> Syntax | None:
     """How the calls of an answer are read. Where a grammar tells the model what to write and cannot spell the format
     of its family, or none is known, calls are a JSON list."""
     if syntax is None:
@@ -134,53 +135,62 @@ _HELD = {of.PYTHONIC: of.JSON, of.QWEN3_CODER: of.QWEN3_CODER_EXACT}  # how mode
 
 
 def answer_grammar(
-    syntax: Syntax | None, use: ToolUse | None, answer: Grammar | None, *, harmony: bool
-) -> Grammar | None:
+    syntax: Syntax | None, use: ToolUse | None, answer: Wanted | None, *, harmony: bool
+) -> Wanted | None:
     """What an answer must follow, apart from reasoning; None for anything. `answer`: what one without calls follows."""
     if use is None:
-        return answer if answer is None or not harmony else _grammar(_final(answer))
+        return answer if answer is None or not harmony else _wanted(_final(answer), like=answer)
     strict = any(function.strict for function in use.functions)
     if syntax is None:
         if strict:
-            raise _unenforceable("tools", "`strict` needs a server started with --tool-call-parser.")
+            raise _unenforceable(use.param, "`strict` needs a server started with --tool-call-parser.")
         return answer
     form = FORMS[syntax]
     if use.required:
-        return _grammar(_calls(form, use, enforced=True))
+        return _wanted_calls(_calls(form, use, enforced=True), use)
     if answer is not None:
-        said = _final(answer) if harmony else _format(answer)
-        return _grammar({"type": "or", "elements": [_calls(form, use, enforced=False), said]})
+        said = _final(answer) if harmony else _format(answer.grammar)
+        either = {"type": "or", "elements": [_calls(form, use, enforced=False), said]}
+        return replace(_wanted_calls(either, use), param=answer.param, spaced=answer.spaced)
     if not strict and (use.parallel or not form.parallel):
         return None
     if not form.trigger:
         message = "calls in this model's format cannot be enforced unless `tool_choice` is 'required' or a function."
-        raise _unenforceable("tools" if strict else "parallel_tool_calls", message)
-    return _grammar(_text_with_calls(form, use))
+        raise _unenforceable(use.param if strict else "parallel_tool_calls", message)
+    return _wanted_calls(_text_with_calls(form, use), use)
 
 
-def after_reasoning(
-    grammar: Grammar, thinking: Thinking, end_ids: tuple[int, ...], *, opened: bool, exact: bool
-) -> Grammar:
-    """The same for an answer that may think first. `end_ids`: the tokens of the mark behind reasoning. `exact`: white
-    space before the answer would break it."""
+def after_reasoning(wanted: Wanted, thinking: Thinking, marks: MarkIds, *, opened: bool) -> Wanted:
+    """The same for an answer that may think first."""
     if opened:
-        return Grammar(grammar.kind, grammar.text, end_ids)
+        kind, text = wanted.grammar.kind, wanted.grammar.text
+        return replace(wanted, grammar=Grammar(kind, text, after=marks.closing))
     if thinking.harmony:
-        thought, gap = [_tag_around(_ANALYSIS, _ANY_TEXT, "<|end|>"), _NEXT_MESSAGE], []
+        thought = [_tag_around(_ANALYSIS, _ANY_TEXT, "<|end|>"), _NEXT_MESSAGE]
     else:
-        thought, gap = [_tag_around(thinking.opening, _ANY_TEXT, thinking.closing)], [_GAP]
-    if exact:  # behind a thought the reader drops it
-        thought, gap = [*thought, *gap], []
+        # A mark that is a token is not spelled out: else what the answer begins with would compete with its letters.
+        begin = {"type": "token", "token": marks.opening[0]} if len(marks.opening) == 1 else thinking.opening
+        thought = [_tag_around(begin, _ANY_TEXT, thinking.closing)]
+        if not wanted.spaced:
+            thought.append(_GAP)  # the reader drops it
     optional = {"type": "optional", "content": {"type": "sequence", "elements": thought}}
-    return _grammar({"type": "sequence", "elements": [optional, *gap, _format(grammar)]})
+    return _wanted({"type": "sequence", "elements": [optional, _format(wanted.grammar)]}, like=wanted)
 
 
 def _unenforceable(param: str, why: str) -> ApiError:
     return ApiError("unsupported_parameter", f"`{param}`: {why}", param=param)
 
 
-def _grammar(form: Format) -> Grammar:
-    return grammars.from_structural_tag("tools", {"type": "structural_tag", "format": form})
+def _wanted(form: Format, *, like: Wanted) -> Wanted:
+    """For parts that have been checked."""
+    made = grammars.from_structural_tag(like.param, {"type": "structural_tag", "format": form})
+    return replace(like, grammar=made.grammar)
+
+
+def _wanted_calls(form: Format, use: ToolUse) -> Wanted:
+    """Raises ApiError for a function's schema."""
+    made = grammars.from_structural_tag(use.param, {"type": "structural_tag", "format": form})
+    return replace(made, spaced=False)
 
 
 def _calls(form: CallForm, use: ToolUse, *, enforced: bool) -> Format:
@@ -197,7 +207,7 @@ def _calls(form: CallForm, use: ToolUse, *, enforced: bool) -> Format:
     return _tag_around(form.before, calls, form.after)
 
 
-def _tag_around(begin: str, content: Format, end: str) -> Format:
+def _tag_around(begin: str | Format, content: Format, end: str) -> Format:
     return {"type": "tag", "begin": begin, "content": content, "end": end}
 
 
@@ -220,8 +230,8 @@ def _tag(form: CallForm, function: Function, *, enforced: bool) -> Format:
     return _tag_around(form.begin.replace("{name}", function.name), content, form.end)
 
 
-def _final(grammar: Grammar) -> Format:
-    return {"type": "sequence", "elements": [_FINAL, _format(grammar)]}
+def _final(answer: Wanted) -> Format:
+    return {"type": "sequence", "elements": [_FINAL, _format(answer.grammar)]}
 
 
 def _format(grammar: Grammar) -> Format:

@@ -46,6 +46,7 @@ class ToolUse:
     functions: Sequence[Function]  # those that may be called
     required: bool
     parallel: bool  # several calls in one answer
+    param: str = "tools"  # the field that offers them
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -88,6 +89,7 @@ def tool_use(values: Values) -> ToolUse | None:
         functions=_chosen(functions, choice, choice_param),
         required=choice.mode == "required",
         parallel=param == "tools" and values.get("parallel_tool_calls", True),
+        param=param,
     )
 
 

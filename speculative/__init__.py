@@ -5,6 +5,7 @@ verified, the target compute that, and accepts; then the drafter observes what w
 
     drafters   ngram · standalone (standalone_config) · block_speculation loads block_drafter:
                draft_config (draft_dialects), draft_tensors → backbone, markov, draft_heads (draft_draw)
+               shipped: which draft comes with the package
     on GPUs    device_verification (device_turns → device_proposals → device_choosing); device_ngram and
                device_standalone for drafters that ask the host on a CPU
     how much   budget, before the step, by cost_model (measuring, correction; cost_profile), outlook (calibration) and

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 
+CALIBRATION = "sts.json"  # beside a draft's weights
 NUM_BINS = 15
 TEMPERATURES = np.logspace(-1, 1, 41)
 _LEAST = 1e-8
@@ -91,8 +92,8 @@ def sigmoid(logits: Float) -> Float:
 
 
 def read_temperatures(path: Path, num_drafts: int) -> Scales:
-    """The temperatures of a file, one a place: SGLang's object, or a bare list; with `by_temperature` those of sampling
-    temperatures, too. Raises BadCalibration."""
+    """The temperatures of a file, one a place, of which the first `num_drafts` count: SGLang's object, or a bare list;
+    with `by_temperature` those of sampling temperatures, too. Raises BadCalibration."""
     try:
         held: object = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -111,9 +112,9 @@ def read_temperatures(path: Path, num_drafts: int) -> Scales:
 def _temperatures(values: object, path: Path, num_drafts: int) -> tuple[float, ...]:
     if not isinstance(values, list) or not all(_is_temperature(value) for value in values):
         raise BadCalibration(f"{path} holds no temperatures: a list of numbers above 0 is expected.")
-    if len(values) != num_drafts:
+    if len(values) < num_drafts:
         raise BadCalibration(f"{path} holds temperatures of {len(values)} places, and {num_drafts} are drafted.")
-    return tuple(float(value) for value in values)
+    return tuple(float(value) for value in values[:num_drafts])
 
 
 def _is_heat(name: str) -> bool:

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from corymb.speculative.trainable import TrainableDraft
 from corymb.speculative.training_state import write_whole
 
-WEIGHTS, CONFIG, CALIBRATION, METRICS = "model.safetensors", "config.json", "sts.json", "metrics.json"
+WEIGHTS, CONFIG, METRICS = "model.safetensors", "config.json", "metrics.json"
 
 
 def write_draft(folder: Path, draft: TrainableDraft, *, num_anchors: int) -> int:

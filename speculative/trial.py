@@ -11,9 +11,9 @@ from corymb.models.build import Built, RunnerOptions, build
 from corymb.models.speculation import Speculation
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.messages import Sampling
-from corymb.speculative.calibration import Calibration, Scales, errors_of, fit, logit, scaled
+from corymb.speculative.calibration import CALIBRATION, Calibration, Scales, errors_of, fit, logit, scaled
 from corymb.speculative.conversations import Speech
-from corymb.speculative.draft_files import CALIBRATION, update_metrics, write_json
+from corymb.speculative.draft_files import update_metrics, write_json
 from corymb.speculative.prompts import judged
 from corymb.speculative.rounds import Rounds, Watching, report
 from corymb.speculative.training_run import OnProgress

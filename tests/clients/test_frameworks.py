@@ -58,3 +58,17 @@ def test_litellm_speaks_anthropics_dialect(agent) -> None:
         messages=[{"role": "user", "content": tape("one two")}],
     )
     assert answer.choices[0].message.content == "one two"
+
+
+@pytest.mark.parametrize("provider", ["ollama_chat", "ollama"])
+def test_litellm_speaks_ollamas_dialect(agent, provider) -> None:
+    asked = {"model": f"{provider}/tape", "api_base": agent.url, "temperature": 0}
+    # The older provider writes the conversation into one prompt, which then is no tape.
+    messages = [{"role": "user", "content": tape("one two")}]
+    answer = litellm.completion(**asked, messages=messages).choices[0]
+    assert answer.finish_reason == "stop"
+    pieces = [
+        part.choices[0].delta.content or "" for part in litellm.completion(**asked, messages=messages, stream=True)
+    ]
+    assert "".join(pieces) == answer.message.content
+    assert provider == "ollama" or answer.message.content == "one two"

@@ -79,6 +79,32 @@ def takes_these_flags(arguments: list[str]) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+ASKING = {
+    "OPENAI_BASE_URL": "import openai; print(openai.OpenAI().models.list().data[0].id)",
+    "ANTHROPIC_BASE_URL": "import anthropic; print(anthropic.Anthropic().models.list().data[0].id)",
+    "OLLAMA_HOST": "import ollama; print(ollama.list().models[0].model)",
+}
+
+
+def test_agents_find_the_server_by_the_variables_that_are_told(scripted) -> None:
+    rows = re.findall(r"^\| anything .*", (ROOT / "docs/agents.md").read_text(), re.MULTILINE)
+    told = [dict(re.findall(r"`([A-Z_]+)=([^`]+)`", row)) for row in rows]
+    assert {name for variables in told for name in variables if name in ASKING} == set(ASKING)
+    for variables in told:
+        places = {name: value.replace("http://127.0.0.1:30000", scripted.url) for name, value in variables.items()}
+        (program,) = [ASKING[name] for name in variables if name in ASKING]
+        command = [sys.executable, "-P", "-W", "ignore", "-c", program]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=os.environ | places, timeout=120
+        )
+        assert ended.stdout.strip() == "tape", ended.stderr
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_every_block_is_of_a_kind_that_is_looked_at(path) -> None:
+    assert {block[1] for block in BLOCK.finditer(path.read_text())} <= {"sh", "python", "json", ""}
+
+
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
 def test_no_command_hides_in_a_block_without_a_language(path) -> None:
     unlabelled = [block[2] for block in BLOCK.finditer(path.read_text()) if block[1] == ""]

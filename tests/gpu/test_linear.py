@@ -89,10 +89,11 @@ def test_ours_are_the_products_that_were_faster_than_the_librarys() -> None:
         assert all(wins(Size(rows, *small)) == (rows == 32) for small in ((960, 576), (576, 1536), (3072, 576)))
     assert [fuses_norm(Size(1, *product)) for product in (qkv, (960, 576))] == [False, True]
     assert [fuses_gate(Size(64, *product)) for product in (inner, (3072, 576), (28672, 8192))] == [True, False, False]
+    assert [fuses_gate(Size(rows, 24576, 4096)) for rows in (1, 16, 17, 64, 128)] == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize("num_inputs", [48, 576, 1536, 4096, 14336])
-@pytest.mark.parametrize("num_outputs", [576, 4096, 6144, 28672])
+@pytest.mark.parametrize("num_outputs", [576, 4096, 6144, 12288, 28672])
 def test_blocks_divide_the_inputs_and_fit_a_multiprocessor(num_outputs, num_inputs) -> None:
     for num_rows in (16, 32, 64, 128):
         for weights in (1, 2):  # a gated product reads two blocks

@@ -57,7 +57,7 @@ def field_tables() -> dict[str, dict[str, Field]]:
         "ollama_generate": ollama_generate_fields(_INFO),
         "ollama_options": option_fields(),
         "ollama_show": show_fields(),
-        "responses": response_fields(_INFO, HttpSettings()),
+        "responses": response_fields(_INFO, HttpSettings(enable_response_store=True)),
     }
 
 

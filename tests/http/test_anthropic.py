@@ -112,7 +112,9 @@ def test_system_prompts(simulated_tape, system) -> None:
 
 
 @pytest.mark.parametrize(("fields", "text"), [({}, "42"), ({"is_error": True}, "Error: 42")])
-@pytest.mark.parametrize("content", ["42", [{"type": "text", "text": "42"}]])
+@pytest.mark.parametrize(
+    "content", ["42", [{"type": "text", "text": "42"}], [{"type": "text", "text": t} for t in "42"]]
+)
 def test_calls_and_results_reach_the_prompt_as_those_of_a_chat(simulated_tape, fields, text, content) -> None:
     use = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": content, **fields}
@@ -136,6 +138,20 @@ def test_calls_and_results_reach_the_prompt_as_those_of_a_chat(simulated_tape, f
         {"role": "user", "content": "So?"},
     )
     assert prompt_of(simulated_tape, messages=messages) == expected
+
+
+@pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}, {"content": []}], ids=str)
+def test_a_tool_may_give_nothing_back(simulated_tape, content) -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "add", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", **content}
+    turns = [USER, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    assert prompt_of(simulated_tape, messages=turns).count("<|im_start|>") == 4
+
+
+def test_models_are_listed_as_the_sdk_knows_them(tape_server) -> None:
+    models = sdk(tape_server).models.list()
+    assert [(model.type, model.display_name == model.id) for model in models] == [("model", True)] * len(models.data)
+    assert sdk(tape_server).models.retrieve("tape").created_at.year >= 2023
 
 
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:1/x.png"}}
@@ -166,6 +182,11 @@ REFUSED = [
     ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": 1}}, "disable_parallel_tool_use"),
     ({"thinking": True}, "thinking"),
     ({"output_config": 5}, "output_config"),
+    ({"output_config": {"format": {}}}, "output_config.format"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "is_error": 1}]}]},
+        "is_error",
+    ),
     ({"output_format": {"type": "regex"}}, "json_schema"),
     ({"mcp_servers": [{}]}, "mcp_servers"),
     ({"container": "x"}, "container"),

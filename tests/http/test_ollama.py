@@ -160,6 +160,9 @@ REFUSED = [
     ("chat", {"messages": [{"role": "wizard", "content": "q"}]}, "messages"),
     ("chat", {"messages": [{"role": "user", "content": "q", "images": ["x"]}]}, "text only"),
     ("chat", {"tools": 5}, "tools"),
+    ("chat", {"messages": [{"role": "user", "content": "q", "images": {}}]}, "text only"),
+    ("chat", {"messages": [], "think": 5}, "think"),
+    ("generate", {"prompt": "", "format": "xml"}, "format"),
     ("generate", {"images": ["x"]}, "images"),
     ("generate", {"suffix": "x"}, "suffix"),
     ("generate", {"template": "x"}, "template"),
@@ -205,6 +208,23 @@ def test_what_clients_ask_of_a_server(tape_server) -> None:
     assert [value for name, value in shown.modelinfo.items() if name.endswith("context_length")] == [1 << 17]
     assert set(tape_server.client.get("/api/version").json()) == {"version"}
     assert tape_server.client.get("/api/nope").json() == {"error": "There is no such route."}
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": "application/x-www-form-urlencoded"}], ids=str)
+def test_bodies_need_not_be_declared_but_by_web_pages(tape_server, headers) -> None:
+    asked = {"model": "tape", "prompt": tape("ab"), "stream": False, "options": GREEDY}
+    for path, body in (("/api/generate", asked), ("/api/show", {"model": "tape"})):
+        content = json.dumps(body).encode()
+        answer = tape_server.client.post(path, content=content, headers=headers)
+        assert answer.status_code == 200, answer.text
+        page = headers | {"origin": "http://elsewhere.example"}
+        assert tape_server.client.post(path, content=content, headers=page).status_code == 415
+
+
+def test_a_model_is_shown_by_its_older_field_too(tape_server) -> None:
+    assert ok(post(tape_server, "/api/show", {"name": "tape"})) == ok(post(tape_server, "/api/show", {"model": "tape"}))
+    for names in ({"name": "nope"}, {"model": "tape", "name": "nope"}, {"model": "nope", "name": "tape"}):
+        assert post(tape_server, "/api/show", names).status_code == 404
 
 
 def test_an_engine_that_dies_ends_the_stream_with_an_error() -> None:

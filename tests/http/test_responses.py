@@ -127,7 +127,10 @@ def test_what_has_no_effect_is_named(tape_server) -> None:
         "text": {"verbosity": "low", "format": {"type": "text"}},
     }
     response = ask(tape_server, include=["reasoning.encrypted_content"], user="me", **inside)
-    assert response.headers["x-ignored-fields"] == "user, text.verbosity, reasoning.summary, include"
+    assert (
+        response.headers["x-ignored-fields"]
+        == "user, text.verbosity, reasoning.summary, include.reasoning.encrypted_content"
+    )
 
 
 # Conversations.
@@ -212,11 +215,45 @@ def test_stored_responses_can_be_read_and_deleted(keeping) -> None:
     streamed_one = list(client.responses.create(model="tape", input=tape("ab"), temperature=0, stream=True))
     final = streamed_one[-1].response
     assert client.responses.retrieve(final.id) == final
-    assert client.responses.input_items.list(final.id).data[0].content == tape("ab")
+    assert client.responses.input_items.list(final.id).data[0].content[0].text == tape("ab")
     client.responses.delete(final.id)
     for path in (f"/v1/responses/{final.id}", f"/v1/responses/{final.id}/input_items"):
         refused(keeping.client.get(path), 404, code="response_not_found")
     refused(ask(keeping, previous_response_id=final.id), 404, code="response_not_found", param="previous_response_id")
+
+
+def test_input_items_come_page_by_page(keeping) -> None:
+    client = sdk(keeping)
+    items = [{"role": "user", "content": "0"}, {"role": "assistant", "content": "1"}]
+    items += [
+        {"role": "user", "id": f"mine_{n}", "content": [{"type": "input_text", "text": str(n)}]} for n in (2, 3, 4)
+    ]
+    answer = client.responses.create(model="tape", input=[*items, {"role": "user", "content": tape("ab")}])
+    pages = client.responses.input_items.list(answer.id, limit=2, order="asc")
+    assert [item.content[0].text for item in pages] == ["0", "1", "2", "3", "4", tape("ab")]
+    newest = client.responses.input_items.list(answer.id, limit=2, after="mine_4")
+    assert ([item.id for item in newest.data], newest.has_more) == (["mine_3", "mine_2"], True)
+    assert client.responses.input_items.list(answer.id).data[0].content[0].text == tape("ab")
+    for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("order=up", "order"), ("after=x", "after")):
+        refused(keeping.client.get(f"/v1/responses/{answer.id}/input_items?{query}"), 400, param=param)
+
+
+def test_a_stored_response_is_not_streamed_again(keeping) -> None:
+    client = sdk(keeping)
+    answer = client.responses.create(model="tape", input=tape("ab"), temperature=0)
+    with pytest.raises(openai.BadRequestError, match="`stream`"):
+        client.responses.retrieve(answer.id, stream=True)
+
+
+@pytest.mark.parametrize("fields", [{}, {"instructions": "Be brief."}, {"max_output_tokens": 3}], ids=str)
+def test_input_tokens_are_those_of_the_response(tape_server, fields) -> None:
+    counted = post(tape_server, "/v1/responses/input_tokens", {"input": tape("ab"), **fields})
+    assert ok(counted) == {
+        "object": "response.input_tokens",
+        "input_tokens": ok(ask(tape_server, **fields))["usage"]["input_tokens"],
+    }
+    assert sdk(tape_server).responses.input_tokens.count(model="tape", input=tape("ab")).input_tokens > 0
+    refused(post(tape_server, "/v1/responses/input_tokens", {}), 400, param="input")
 
 
 def test_what_is_not_to_be_stored_is_not(keeping) -> None:
@@ -290,8 +327,8 @@ REFUSED = [
     ({"metadata": {"a": 5}}, "metadata"),
     ({"metadata": {str(n): "" for n in range(17)}}, "metadata"),
     ({"text": 5}, "text"),
-    ({"text": {"format": 5}}, "text"),
-    ({"text": {"format": {"type": "xml"}}}, "text"),
+    ({"text": {"format": 5}}, "text.format"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format"),
     ({"reasoning": 5}, "reasoning"),
     ({"include": "x"}, "include"),
     ({"tools": 5}, "tools"),
@@ -315,7 +352,7 @@ def test_requests_that_are_refused(tape_server, fields, param) -> None:
 def test_a_format_without_a_schema_is_told_in_the_words_of_this_route(tape_server) -> None:
     nested = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}  # as in a chat completion
     for wanted in ({"type": "json_schema"}, nested):
-        error = refused(ask(tape_server, text={"format": wanted}), 400, param="text")
+        error = refused(ask(tape_server, text={"format": wanted}), 400, param="text.format")
         assert '{"type": "json_schema", "name": …, "schema": {…}}' in error["message"]
 
 

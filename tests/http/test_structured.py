@@ -292,12 +292,56 @@ def test_a_format_begins_when_reasoning_has_ended(agent_server) -> None:
 
 def test_a_format_holds_from_the_first_character_where_no_reasoning_comes(agent_server) -> None:
     for stream in (False, True):
-        no_thought = {"logit_bias": {"60": -100, "260": -100}}
-        answer = chat(agent_server, tape("\n\nmaybe"), regex="yes|no", stream=stream, **no_thought)
+        answer = chat(agent_server, tape("\n\nmaybe"), regex="yes|no", stream=stream)
         content = text_of(events(answer)) if stream else answer.json()["choices"][0]["message"]["content"]
         assert content in ("yes", "no")
     (found,) = chat(agent_server, tape("<think>hm</think>\n\nno"), regex="yes|no").json()["choices"]
     assert (found["message"]["reasoning_content"], found["message"]["content"]) == ("hm", "no")
+
+
+COMPILED = [
+    ({"ebnf": "root ::= foo"}, "ebnf"),
+    ({"guided_grammar": "root ::= foo"}, "guided_grammar"),
+    ({"structured_outputs": {"grammar": "root ::= foo"}}, "structured_outputs.grammar"),
+    ({"response_format": {"type": "structural_tag", "format": {"type": "nope"}}}, "response_format"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), COMPILED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("kind", ["whole_tape", "agent_server"])
+def test_what_only_compiling_shows_is_refused_by_the_name_the_client_sent(request, kind, fields, param) -> None:
+    server = request.getfixturevalue(kind)
+    for _ in range(2):  # the second time it is remembered
+        error = refused(chat(server, tape("a"), **fields), 400, param=param)
+        assert f"`{param}`" in error["message"]
+    if "response_format" not in fields:
+        refused(native(server, tape("a"), fields), 400, param=f"sampling_params.{param}")
+
+
+def test_an_answer_that_begins_with_white_space_keeps_it_behind_a_thought(agent_server) -> None:
+    for fields in ({"regex": " (yes|no)"}, {"guided_choice": [" yes", " no"]}, {"ebnf": 'root ::= " " ("yes" | "no")'}):
+        for said in ("<think>hm</think> yes", " yes"):
+            (found,) = chat(agent_server, tape(said), **fields).json()["choices"]
+            assert found["message"]["content"] == " yes", (fields, said)
+        chunks = events(chat(agent_server, tape("<think>hm</think> yes"), stream=True, **fields))
+        assert text_of(chunks) == " yes"
+
+
+@pytest.mark.parametrize(
+    ("fields", "right"),
+    [
+        ({"regex": "yes|no"}, {"yes", "no"}),
+        ({"ebnf": 'root ::= "yes" | "no"'}, {"yes", "no"}),
+        ({"guided_choice": ["Zed", "yes"]}, {"Zed", "yes"}),
+        ({"json_schema": {"enum": [1, "a"]}}, {"1", '"a"'}),
+    ],
+)
+def test_a_model_that_does_not_care_does_not_slip_into_a_thought(agent_server, fields, right) -> None:
+    """Where all that may come is as likely, the answer begins: no mark is spelled out letter by letter."""
+    for said in ("Q", "", "<", "\n\n"):
+        (found,) = chat(agent_server, tape(said), max_tokens=30, **fields).json()["choices"]
+        assert found["message"].get("reasoning_content") is None, found
+        assert (found["message"]["content"] in right, found["finish_reason"]) == (True, "stop"), found
 
 
 def test_a_grammar_without_a_way_on_is_a_400_behind_reasoning_too(agent_server) -> None:

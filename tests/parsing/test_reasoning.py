@@ -108,9 +108,9 @@ def test_only_special_tokens_that_mean_something_are_shown() -> None:
 
 
 def test_the_end_of_reasoning_as_tokens() -> None:
-    assert OutputParsers("qwen3", None, TOKENIZER).reasoning_end_ids == (261,)
-    assert OutputParsers("kimi", None, TOKENIZER).reasoning_end_ids == tuple("◁/think▷".encode())
-    assert OutputParsers(None, "qwen", TOKENIZER).reasoning_end_ids == ()
+    assert OutputParsers("qwen3", None, TOKENIZER).mark_ids.closing == (261,)
+    assert OutputParsers("kimi", None, TOKENIZER).mark_ids.closing == tuple("◁/think▷".encode())
+    assert OutputParsers(None, "qwen", TOKENIZER).mark_ids.closing == ()
 
 
 def test_reasoning_can_come_in_one_piece() -> None:
@@ -122,3 +122,35 @@ def test_reasoning_can_come_in_one_piece() -> None:
     call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
     assert check_cuts(how, f"<think>a</think>{call}") == Said("", "a", [("now", "{}")])
     assert check_cuts(how, "<think>a") == Said("", "a")
+
+
+NOW = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+BROKEN_OFF = [
+    (f"<think>So {NOW}</think>\n\nDone.", Said("Done.", "So", [("now", "{}")])),
+    (f"<think>So {NOW}\n{NOW} </think> Done </think>.", Said("Done </think>.", "So", [("now", "{}")] * 2)),
+    (f"<think>So {NOW} hm </think> Done.", Said("hm  Done.", "So", [("now", "{}")])),
+    (f"<think>So </thi{NOW}nk> Done.", Said("nk> Done.", "So </thi", [("now", "{}")])),
+    (f"<think>{NOW}</think>", Said("", "", [("now", "{}")])),
+    (
+        '<think>So <tool_call>{"name": "now", "arguments": {"a": "</think>"}}</tool_call></think>x',
+        Said("x", "So", [("now", '{"a": "</think>"}')]),
+    ),
+    ("<think>A <tool_call> would do.</think>\n\nDone.", Said("Done.", "A <tool_call> would do.")),
+    (f"<think>A <tool_call> or {NOW} x</think>y", Said("xy", "A <tool_call> or", [("now", "{}")])),
+    ("<think>A <tool_call> would do", Said("", "A <tool_call> would do")),
+    (f"<think>A <tool_call> </think>B {NOW}</think>", Said("B</think>", "A <tool_call>", [("now", "{}")])),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), BROKEN_OFF)
+def test_the_mark_of_a_thought_that_a_call_broke_off_means_nothing(text: str, expected: Said) -> None:
+    assert check_cuts(reading("qwen", "qwen3"), text) == expected
+    opened = reading("qwen", "qwen3", prompt="…<think>\n")
+    assert check_cuts(opened, text.removeprefix("<think>")) == expected
+
+
+def test_white_space_behind_reasoning_can_belong_to_the_answer() -> None:
+    how = reading(None, "qwen3", keeps_space=True)
+    assert check_cuts(how, "<think> a \n</think>\n yes ") == Said("\n yes ", "a")
+    assert check_cuts(how, "<think>a</think> ") == Said(" ", "a")
+    assert check_cuts(how, " yes") == Said(" yes")

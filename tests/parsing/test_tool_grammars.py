@@ -10,8 +10,9 @@ import xgrammar
 
 from corymb.scheduler.messages import Grammar
 from corymb.serve.errors import ApiError
+from corymb.serve.grammars import Wanted, from_regex, from_structural_tag
 from corymb.serve.output_parser import Reading
-from corymb.serve.reasoning_syntaxes import REASONING
+from corymb.serve.reasoning_syntaxes import REASONING, MarkIds
 from corymb.serve.tool_grammars import FORMS, after_reasoning, answer_grammar, call_syntax
 from corymb.serve.tool_syntaxes import HARMONY, QWEN3_CODER_EXACT, TOOL_SYNTAXES
 from corymb.serve.tools import Function, ToolUse
@@ -102,7 +103,7 @@ def keeps_schemas(said: Said) -> None:
             assert (name, value) == ("now", {})
 
 
-def reading(parser: str, wanted: ToolUse, answer: Grammar | None = None) -> Reading:
+def reading(parser: str, wanted: ToolUse, answer: Wanted | None = None) -> Reading:
     syntax = call_syntax(TOOL_SYNTAXES[parser], wanted, answer)
     thinking = REASONING["gpt-oss"] if syntax is HARMONY else None
     return Reading(syntax=syntax, thinking=thinking, functions=wanted.parameters)
@@ -115,9 +116,13 @@ def every_mark(parser: str) -> list[str]:
     return [*TOOL_SYNTAXES[parser].marks, *begins, form.before, form.after, form.separator, form.end]
 
 
-def grammar(parser: str, wanted: ToolUse, answer: Grammar | None = None) -> Grammar | None:
+def grammar(parser: str, wanted: ToolUse, answer: Wanted | None = None) -> Grammar | None:
     syntax = call_syntax(TOOL_SYNTAXES[parser], wanted, answer)
-    return answer_grammar(syntax, wanted, answer, harmony=syntax is HARMONY)
+    made = answer_grammar(syntax, wanted, answer, harmony=syntax is HARMONY)
+    if made is None:
+        return None
+    assert made.param == ("tools" if answer is None else answer.param)
+    return made.grammar
 
 
 @BY_NAME
@@ -160,7 +165,7 @@ def test_nothing_is_enforced_where_nothing_was_asked() -> None:
 @BY_NAME
 def test_a_format_for_answers_leaves_calls_possible(parser: str) -> None:
     wanted = use(required=False)
-    schema = Grammar("json_schema", r'root ::= "\"aa\"" | "\"bb\""')
+    schema = Wanted(Grammar("json_schema", r'root ::= "\"aa\"" | "\"bb\""'), "response_format")
     made = grammar(parser, wanted, schema)
     assert made is not None
     answers = set()
@@ -172,29 +177,63 @@ def test_a_format_for_answers_leaves_calls_possible(parser: str) -> None:
     assert "" in answers, "calls, too"
 
 
-TAG = '{"type": "structural_tag", "format": {"type": "const_string", "value": "12"}}'
+def matches(made: Wanted, text: str) -> bool:
+    matcher = xgrammar.GrammarMatcher(COMPILER.compile_structural_tag(made.grammar.text))
+    return bool(matcher.accept_string(text) and matcher.is_completed())
 
 
-@pytest.mark.parametrize("answer", [Grammar("regex", "root ::= [0-9]{2}"), Grammar("structural_tag", TAG)])
-def test_a_thought_may_go_before_what_is_enforced(answer: Grammar) -> None:
-    made = after_reasoning(answer, REASONING["qwen3"], (261,), opened=False, exact=False)
-    for text, right in [("12", True), ("<think>y <{</think>\n\n12", True), ("<think>y</think>y", False), ("y", False)]:
-        matcher = xgrammar.GrammarMatcher(COMPILER.compile_structural_tag(made.text))
-        assert (matcher.accept_string(text) and matcher.is_completed()) == right, text
-    opened = after_reasoning(answer, REASONING["qwen3"], (261,), opened=True, exact=False)
-    assert opened == Grammar(answer.kind, answer.text, after=(261,))
+TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "12"}}
+THINK = REASONING["qwen3"]
+SPELLED = MarkIds(tuple(b"<think>"), tuple(b"</think>"))
+
+
+@pytest.mark.parametrize("answer", [from_regex("regex", "[0-9]{2}"), from_structural_tag("response_format", TAG)])
+def test_a_thought_may_go_before_what_is_enforced(answer: Wanted) -> None:
+    made = after_reasoning(answer, THINK, SPELLED, opened=False)
+    assert (made.param, made.spaced) == (answer.param, answer.spaced)
+    gap = not answer.spaced
+    for text, right in [
+        ("12", True),
+        ("\n12", False),
+        ("<think>y <{</think>12", True),
+        ("<think>y</think>\n\n12", gap),
+        ("<think>y</think>y", False),
+        ("y", False),
+    ]:
+        assert matches(made, text) == right, text
+    opened = after_reasoning(answer, THINK, MarkIds((260,), (261,)), opened=True)
+    assert opened.grammar == Grammar(answer.grammar.kind, answer.grammar.text, after=(261,))
+
+
+def test_a_mark_that_is_a_token_is_not_spelled_out() -> None:
+    tokens = [bytes([value]) for value in range(256)] + [b"</s>", b"<think>", b"</think>"]
+    info = xgrammar.TokenizerInfo(tokens, vocab_size=259, stop_token_ids=[256])
+    made = after_reasoning(from_regex("regex", "yes|no"), THINK, MarkIds((257,), (258,)), opened=False)
+    matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(info).compile_structural_tag(made.grammar.text))
+    mask = xgrammar.allocate_token_bitmask(1, 259)
+    matcher.fill_next_token_bitmask(mask)
+    words = [int(word) & 0xFFFFFFFF for word in mask[0]]
+    assert [token for token in range(259) if words[token // 32] >> (token % 32) & 1] == [*b"ny", 257]
+    assert all(matcher.accept_token(token) for token in (257, *b"a <", 258, *b"\n\nno", 256))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "spaced"),
+    [("yes", False), ("yes| no", True), ("(a? )?b", True), ("a?b", False), ("[^a]", True), ("(x{0}|\\s*y)", True)],
+)
+def test_a_pattern_may_begin_with_white_space(pattern: str, spaced: bool) -> None:
+    assert from_regex("regex", pattern).spaced == spaced
 
 
 def test_harmony_thinks_in_a_message_of_its_own() -> None:
     wanted = use(required=True)
-    calls = grammar("gpt-oss", wanted)
+    calls = answer_grammar(HARMONY, wanted, None, harmony=True)
     assert calls is not None
-    made = after_reasoning(calls, REASONING["gpt-oss"], (), opened=False, exact=False)
+    made = after_reasoning(calls, REASONING["gpt-oss"], MarkIds(), opened=False)
     call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
     thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
     for text, right in [(call, True), (thought + call, True), (f"{thought}<|channel|>final<|message|>x", False)]:
-        matcher = xgrammar.GrammarMatcher(COMPILER.compile_structural_tag(made.text))
-        assert (matcher.accept_string(text) and matcher.is_completed()) == right, text
+        assert matches(made, text) == right, text
     said = read(reading("gpt-oss", wanted), thought + call)
     assert (said.reasoning, said.calls) == ("Hm.", [("now", "{}")])
 

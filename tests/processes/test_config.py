@@ -204,7 +204,7 @@ COUNTS = ("--speculative-dspark-block-size", "5", "--speculative-num-draft-token
     ("arguments", "sentence"),
     [
         (["--speculative-draft-model-path", "d"], "--speculative-draft-model-path is for --speculative-algorithm"),
-        (["--speculative-algorithm", "DSPARK"], "DSPARK needs a draft; name it with --speculative-draft-model-path"),
+        (["--speculative-algorithm", "DFLASH"], "DFLASH needs a draft; name it with --speculative-draft-model-path"),
         (["--speculative-algorithm", "STANDALONE"], "STANDALONE needs a draft"),
         (
             ["--speculative-algorithm", "NGRAM", "--speculative-draft-model-path", "d"],

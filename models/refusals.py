@@ -1,0 +1,43 @@
+"""What a model and the options of its runner cannot do together, said before anything is loaded."""
+
+from typing import TYPE_CHECKING
+
+from corymb.models.blueprint import Blueprint
+from corymb.models.errors import UnsupportedModel
+
+if TYPE_CHECKING:
+    from corymb.models.build import RunnerOptions
+
+
+def refuse_unused(options: "RunnerOptions", blueprint: Blueprint) -> None:
+    """Options for a kind of memory that the model does not have would promise something."""
+    of_states = {
+        "--mamba-full-memory-ratio": options.state_ratio,
+        "--max-mamba-cache-size": options.max_states,
+        "--mamba-track-interval": options.state_interval,
+        "--mamba-max-states-per-path": options.max_states_per_path,
+    }
+    kinds = [
+        ("recurrent state", bool(blueprint.state_specs), of_states),
+        (
+            "a sliding window",
+            any(spec.window for spec in blueprint.attention_specs),
+            {"--swa-full-tokens-ratio": options.sliding_ratio},
+        ),
+    ]
+    for kind, present, flags in kinds:
+        given = [flag for flag, value in flags.items() if value is not None]
+        if given and not present:
+            name = blueprint.config.architecture
+            raise UnsupportedModel(f"{given[0]} is for models with {kind}, and {name} has none; leave it out.")
+
+
+def refuse_drafts(options: "RunnerOptions", blueprint: Blueprint, *, on_gpu: bool) -> None:
+    """Where speculation does not work yet, it says so."""
+    name = blueprint.config.architecture
+    if on_gpu and blueprint.config.decoder is None:  # made for tests, it asks the host for lengths
+        raise UnsupportedModel(f"{name} does not work with --speculative-algorithm on a GPU; use --device cpu.")
+    if options.ranks:
+        raise UnsupportedModel(
+            "--speculative-algorithm does not work with --tp-size above 1 yet; leave one of them out."
+        )
