@@ -35,11 +35,6 @@ def refuse_unused(options: "RunnerOptions", blueprint: Blueprint) -> None:
 def refuse_drafts(options: "RunnerOptions", blueprint: Blueprint, *, on_gpu: bool) -> None:
     """Where speculation does not work yet, it says so."""
     name = blueprint.config.architecture
-    if on_gpu and blueprint.state_specs:
-        raise UnsupportedModel(
-            f"{name} carries recurrent state, which --speculative-algorithm takes back on a CPU so far; "
-            "use --device cpu or leave it out."
-        )
     if on_gpu and blueprint.config.decoder is None:  # made for tests, it asks the host for lengths
         raise UnsupportedModel(f"{name} does not work with --speculative-algorithm on a GPU; use --device cpu.")
     if options.ranks:
