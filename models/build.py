@@ -33,7 +33,7 @@ from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.precision import Precision, resolve_precision
 from corymb.models.records import make_states, num_recorded
-from corymb.models.refusals import refuse_drafts, refuse_unused
+from corymb.models.refusals import refuse
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
@@ -124,13 +124,9 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     pool_dtype = _pool_dtype(options, gpu, dtype)
     load = LoadOptions(dtype, precision.weights, device, options.load_format, group=group)
     blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
-    refuse_unused(options, blueprint)
-    if options.speculation:
-        refuse_drafts(options, blueprint, on_gpu=gpu is not None)
+    refuse(options, blueprint, on_gpu=gpu is not None)
     if gpu:
         gpu.suit(blueprint.attention_specs, options.speculation)
-        if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
-            raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
     if gpu and host:
         _prepare_sums(gpu, blueprint.config, dtype, on_stage)
