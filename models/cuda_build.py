@@ -230,8 +230,9 @@ class CudaParts:
         return MixedAttention(prefill=made[selected.prefill], decode=made[selected.decode])
 
     def _triton(self, specs: Sequence[AttentionSpec], config: CacheConfig, types: Types) -> GraphAttention:
-        most_rows = max(config.num_rows * self._most_width, self._options.graph_max_tokens)
-        limits = Limits(max_rows=most_rows, max_tokens=max(self._options.max_step_tokens, most_rows))
+        usual_rows = max(config.num_rows, self._options.graph_max_tokens)
+        most_rows = max(config.num_rows * self._most_width, usual_rows)  # a captured step has as many as tokens
+        limits = Limits(most_rows, max(self._options.max_step_tokens, most_rows), usual_rows)
         return TritonAttention(
             specs,
             limits,
