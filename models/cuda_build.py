@@ -11,6 +11,7 @@ from corymb.kernels.attention import Attention, AttentionSpec, GraphAttention
 from corymb.kernels.mixed_attention import MixedAttention
 from corymb.kernels.select import Selected, UnavailableBackend, has_flashinfer, select
 from corymb.kernels.torch_attention import TorchAttention
+from corymb.kernels.triton_allotting import TritonAllotting
 from corymb.kernels.triton_attention import Limits, TritonAttention
 from corymb.kernels.triton_block_attention import TritonBlocks
 from corymb.kernels.triton_jit import Launch, is_interpreted
@@ -193,6 +194,7 @@ class CudaParts:
             attention=lambda specs: self._triton(specs, setting.cache, types),
             blocks=TritonBlocks(self.launch),
             stand=TritonStanding(self.launch),
+            allot=TritonAllotting(self.launch, max_rows=setting.cache.num_rows),
             settle=TritonSettling(self.launch),
             row_tiers=tiers(min(self._options.graph_max_tokens, setting.cache.num_rows - 1)),
         )

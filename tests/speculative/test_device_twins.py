@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corymb.cache.config import CacheConfig
+from corymb.kernels import allotting
 from corymb.kernels.noise import keys_of, other_keys, row_keys
 from corymb.kernels.packing import Windows, pack
 from corymb.models.batch import build_layout
@@ -15,7 +16,7 @@ from corymb.models.locating import widen
 from corymb.models.placement import Place
 from corymb.models.rows import Rows
 from corymb.scheduler.plan import StepPlan, StepResult
-from corymb.speculative.allocation import LEAST_SURVIVAL, allot, allot_on_device
+from corymb.speculative.allocation import LEAST_SURVIVAL, allot
 from corymb.speculative.cost_model import filled_up_to
 from corymb.speculative.device_ngram import continuations
 from corymb.speculative.measuring import run_in_turns
@@ -46,7 +47,7 @@ def offers(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 @given(offers())
 def test_windows_are_the_hosts(offer: tuple[np.ndarray, np.ndarray, int]) -> None:
     survivals, most, budget = offer
-    windows = allot_on_device(torch.from_numpy(survivals), torch.from_numpy(most), budget)
+    windows = allotting.allot(torch.from_numpy(survivals), torch.from_numpy(most), budget, least=LEAST_SURVIVAL)
     assert windows.dtype == torch.int32
     assert windows.tolist() == allot(survivals, most, budget).tolist()
 
