@@ -33,7 +33,7 @@ for part in $parts; do
   case $part in
     tests)
       run tests 150 "$python" -P -m pytest -q -p no:cacheprovider --timeout=140 tests/gpu/test_block_attention.py \
-        tests/gpu/test_packing.py tests/gpu/test_standing.py tests/gpu/test_settling.py tests/gpu/test_own_slots.py \
+        tests/gpu/test_packing.py tests/gpu/test_standing.py tests/gpu/test_allotting.py tests/gpu/test_settling.py tests/gpu/test_own_slots.py \
         tests/gpu/test_speculation.py ;;
     widen)
       run widen 300 "$python" benchmarks/widen.py "$(folder_of "$model")" "$work/target" --device "$device"

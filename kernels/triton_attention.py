@@ -48,6 +48,12 @@ class Limits:
 
     max_rows: int
     max_tokens: int
+    usual_rows: int | None = None  # steps of so many rows get a planner of their own; None: there is one for all
+
+    def planned_rows(self, num_rows: int) -> int:
+        """For how many rows the planner of a step of so many is made: one program looks at all of them."""
+        usual = self.usual_rows or self.max_rows
+        return next_power_of_2(usual if num_rows <= usual else self.max_rows)
 
 
 @dataclass(slots=True)
@@ -233,7 +239,7 @@ class TritonAttention:
                 TILE_TOKENS=tiling.tile_tokens(spec.num_heads // spec.num_kv_heads),
                 BLOCK_N=tiling.block_n,
                 WINDOW=spec.window or 0,
-                ROWS=next_power_of_2(self._limits.max_rows),
+                ROWS=self._limits.planned_rows(layout.rows.shape[0]),
                 EARLY=self._launch.early,
                 **self._launch.options(num_warps=8),
             )

@@ -11,6 +11,7 @@ from corymb.kernels.attention import Attention, AttentionSpec, GraphAttention
 from corymb.kernels.mixed_attention import MixedAttention
 from corymb.kernels.select import Selected, UnavailableBackend, has_flashinfer, select
 from corymb.kernels.torch_attention import TorchAttention
+from corymb.kernels.triton_allotting import TritonAllotting
 from corymb.kernels.triton_attention import Limits, TritonAttention
 from corymb.kernels.triton_block_attention import TritonBlocks
 from corymb.kernels.triton_jit import Launch, is_interpreted
@@ -193,6 +194,7 @@ class CudaParts:
             attention=lambda specs: self._triton(specs, setting.cache, types),
             blocks=TritonBlocks(self.launch),
             stand=TritonStanding(self.launch),
+            allot=TritonAllotting(self.launch, max_rows=setting.cache.num_rows),
             settle=TritonSettling(self.launch),
             row_tiers=tiers(min(self._options.graph_max_tokens, setting.cache.num_rows - 1)),
         )
@@ -234,8 +236,9 @@ class CudaParts:
         return MixedAttention(prefill=made[selected.prefill], decode=made[selected.decode])
 
     def _triton(self, specs: Sequence[AttentionSpec], config: CacheConfig, types: Types) -> GraphAttention:
-        most_rows = max(config.num_rows * self._most_width, self._options.graph_max_tokens)
-        limits = Limits(max_rows=most_rows, max_tokens=max(self._options.max_step_tokens, most_rows))
+        usual_rows = max(config.num_rows, self._options.graph_max_tokens)
+        most_rows = max(config.num_rows * self._most_width, usual_rows)  # a captured step has as many as tokens
+        limits = Limits(most_rows, max(self._options.max_step_tokens, most_rows), usual_rows)
         return TritonAttention(
             specs,
             limits,

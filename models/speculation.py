@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from corymb.cache.config import CacheConfig
+from corymb.kernels.allotting import Allot
 from corymb.kernels.attention import AttentionSpec, GraphAttention, KVLayer, RaggedLayout
 from corymb.kernels.block_attention import BlockAttention
 from corymb.kernels.packing import Packed, Windows
@@ -194,6 +195,7 @@ class Tools:
     attention: MakeAttention
     blocks: BlockAttention
     stand: Stand
+    allot: Allot
     settle: Settle
     row_tiers: Sequence[int]  # numbers of rows to capture drafting for
 

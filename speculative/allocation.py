@@ -5,6 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from corymb.kernels.allotting import Allot
 from corymb.models.speculation import Proposal
 from corymb.scheduler.plan import Int32
 
@@ -32,18 +33,6 @@ def allot(survivals: Float32, most: Int32, budget: int | None) -> Int32:
     return np.bincount(rows[order[:budget]], minlength=num_rows).astype(np.int32)
 
 
-def allot_on_device(survivals: Tensor, most: Tensor, budget: int) -> Tensor:
-    """`allot` of tensors, without waiting for the device: int32 [R]."""
-    num_rows, num_drafts = survivals.shape
-    places = torch.arange(num_drafts, device=survivals.device)
-    possible = (places < most[:, None]) & (survivals >= LEAST_SURVIVAL)
-    # By place, then by row: a stable sort leaves equals in this order.
-    listed = torch.where(possible, survivals, -1.0).T.reshape(-1)
-    order = listed.argsort(descending=True, stable=True)[:budget]
-    windows = torch.zeros(num_rows, dtype=torch.int32, device=survivals.device)
-    return windows.index_add_(0, order % num_rows, possible.T.reshape(-1)[order].int())
-
-
 class Compact:
     """An Allotment that verifies no more than the budget."""
 
@@ -58,14 +47,14 @@ class Compact:
             return allot(certain, most, budget)
         return allot(survival(proposal.confidence.float().cpu().numpy()), most, budget)
 
-    def allot_on_device(self, proposal: Proposal, most: Tensor, budget: int | None) -> Tensor:
+    def allot_on_device(self, proposal: Proposal, most: Tensor, budget: int | None, by: Allot) -> Tensor:
         """See Allotment."""
         if budget is None:
             return most
         if proposal.confidence is None:
             certain = torch.ones(proposal.token_ids.shape, device=most.device)
-            return allot_on_device(certain, most, budget)
-        return allot_on_device(proposal.confidence.float().cumprod(dim=1), most, budget)
+            return by(certain, most, budget, least=LEAST_SURVIVAL)
+        return by(proposal.confidence.float().cumprod(dim=1), most, budget, least=LEAST_SURVIVAL)
 
 
 class CapAccept(Compact):

@@ -52,7 +52,7 @@ class DeviceVerification:
             proposal = self._proposals.propose(plan, padded, random, _farthest(plan))
             if proposal.counts is not None:
                 most = torch.minimum(most, proposal.counts)
-            windows = self._allotment.allot_on_device(proposal, most, plan.windows.budget)
+            windows = self._allotment.allot_on_device(proposal, most, plan.windows.budget, self._tools.allot)
             verified = most if self._allotment.checks_all else windows
         drafted()
         packing = Windows(standing.rows, standing.lengths, 1 + verified, standing.anchors, proposal.token_ids)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from corymb.kernels import acceptance
+from corymb.kernels.allotting import Allot
 from corymb.kernels.noise import other_keys, row_keys, seeds_of_step
 from corymb.models.execution import UNUSABLE, TimedMasks
 from corymb.models.locating import widen
@@ -31,8 +32,8 @@ class Allotment(Protocol):
         """Windows [R], each at most `most` [R]; `budget` over all rows, None for no bound."""
         ...
 
-    def allot_on_device(self, proposal: Proposal, most: Tensor, budget: int | None) -> Tensor:
-        """The same for int32 [R] of a device that nobody waits for."""
+    def allot_on_device(self, proposal: Proposal, most: Tensor, budget: int | None, by: Allot) -> Tensor:
+        """The same for int32 [R] of a device that nobody waits for, by this back end."""
         ...
 
 
@@ -46,7 +47,7 @@ class WholeBlocks:
         assert budget is None, "nothing here chooses between drafts"
         return most
 
-    def allot_on_device(self, _: Proposal, most: Tensor, budget: int | None) -> Tensor:
+    def allot_on_device(self, _: Proposal, most: Tensor, budget: int | None, by: Allot) -> Tensor:  # noqa: ARG002
         """See Allotment."""
         assert budget is None, "nothing here chooses between drafts"
         return most

@@ -34,6 +34,7 @@ from corymb.kernels.settling import Drafted, Settled  # noqa: E402
 from corymb.kernels.standing import NUM_FACTS  # noqa: E402
 from corymb.kernels.standing import room as standing_room  # noqa: E402
 from corymb.kernels.triton_all_reduce import PickRows, SumRows  # noqa: E402
+from corymb.kernels.triton_allotting import TritonAllotting  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
 from corymb.kernels.triton_block_attention import TritonBlocks  # noqa: E402
 from corymb.kernels.triton_distillation import TritonDistillation  # noqa: E402
@@ -235,6 +236,7 @@ def speculate(table: torch.Tensor, slot_map: torch.Tensor) -> None:
     standing, packed = standing_room(4, 7, CPU), packing_room(16, CPU, sliding=True)
     lengths, ids = zeros(8, dtype=torch.int32), zeros(16, dtype=torch.int64)
     TritonStanding(LAUNCH)(zeros(NUM_FACTS, 4, dtype=torch.int32), ids, lengths, standing)
+    TritonAllotting(LAUNCH, max_rows=257)(zeros(4, 7, dtype=torch.float32), standing.most, 9, least=1e-6)
     drafts, widths = zeros(4, 7, dtype=torch.int64), standing.most
     for some, confidence in ((drafts, zeros(4, 7, dtype=torch.float32)), (drafts, None), (drafts[:, :0], None)):
         windows = Windows(standing.rows, standing.lengths, widths, standing.anchors, some)

@@ -1,4 +1,6 @@
-"""What a GPU decides without the host is what the host would have decided."""
+"""What a GPU decides without the host is what the host would have decided; and how its steps are measured."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -6,15 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corymb.cache.config import CacheConfig
+from corymb.kernels import allotting
 from corymb.kernels.noise import keys_of, other_keys, row_keys
 from corymb.kernels.packing import Windows, pack
 from corymb.models.batch import build_layout
 from corymb.models.locating import widen
 from corymb.models.placement import Place
 from corymb.models.rows import Rows
-from corymb.scheduler.plan import StepPlan
-from corymb.speculative.allocation import LEAST_SURVIVAL, allot, allot_on_device
+from corymb.scheduler.plan import StepPlan, StepResult
+from corymb.speculative.allocation import LEAST_SURVIVAL, allot
+from corymb.speculative.cost_model import filled_up_to
 from corymb.speculative.device_ngram import continuations
+from corymb.speculative.measuring import run_in_turns
 from corymb.speculative.ngram import continuation
 
 CPU = Place(torch.device("cpu"))
@@ -42,7 +47,7 @@ def offers(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 @given(offers())
 def test_windows_are_the_hosts(offer: tuple[np.ndarray, np.ndarray, int]) -> None:
     survivals, most, budget = offer
-    windows = allot_on_device(torch.from_numpy(survivals), torch.from_numpy(most), budget)
+    windows = allotting.allot(torch.from_numpy(survivals), torch.from_numpy(most), budget, least=LEAST_SURVIVAL)
     assert windows.dtype == torch.int32
     assert windows.tolist() == allot(survivals, most, budget).tolist()
 
@@ -109,3 +114,39 @@ def test_windows_are_packed_as_the_host_lays_them_out(
     assert packed.offsets.tolist() == [0, *np.cumsum(packed.widths.numpy())]
     for name in ("token_ids", "positions", "slots", "places"):
         assert not getattr(packed, name)[count:].any()
+
+
+def test_steps_are_filled_up_to_what_was_captured() -> None:
+    tier = filled_up_to([1, 4, 8])
+    assert tier(np.array([1, 2, 4, 5, 8, 9, 100])).tolist() == [1, 4, 4, 8, 8, 9, 100]
+    assert filled_up_to([])(np.array([3])).tolist() == [3]
+
+
+def test_steps_are_measured_one_behind_the_other() -> None:
+    class Runner:
+        """Keeps in what order steps were launched and read."""
+
+        def __init__(self) -> None:
+            self.order: list[tuple[str, int]] = []
+
+        def launch(self, plan: StepPlan) -> StepResult:
+            self.order.append(("launch", plan.step))
+            return Step(self, plan.step)
+
+        def close(self) -> None:
+            pass
+
+    @dataclass
+    class Step:
+        runner: Runner
+        number: int
+
+        def wait(self) -> int:
+            self.runner.order.append(("wait", self.number))
+            return self.number
+
+    runner, none = Runner(), np.zeros(0, np.int32)
+    plans = [StepPlan(number, none, none, none, none, none, none > 0, none) for number in range(3)]
+    assert run_in_turns(runner, plans) == [0, 1, 2]
+    launches = [("launch", 0), ("launch", 1), ("wait", 0), ("launch", 2), ("wait", 1), ("wait", 2)]
+    assert runner.order == launches
