@@ -400,8 +400,11 @@ def test_build_warms_every_step_up_and_disturbs_nobody(target: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("graphs", [0, 4])
-@pytest.mark.parametrize("name", ["NGRAM", "STANDALONE", "DSPARK", "DFLASH"])
-def test_nothing_waits_for_the_gpu(target: Path, tmp_path: Path, name: str, graphs: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, None) for name in ("NGRAM", "STANDALONE", "DSPARK", "DFLASH")), *(("NGRAM", kind) for kind in RECURRENT)],
+)
+def test_nothing_waits_for_the_gpu(target: Path, tmp_path: Path, name: str, kind: str | None, graphs: int) -> None:
     class Watched:
         """A runner whose launches may not wait."""
 
@@ -421,8 +424,10 @@ def test_nothing_waits_for_the_gpu(target: Path, tmp_path: Path, name: str, grap
         def close(self) -> None:
             self.runner.close()
 
+    num_states = 0 if kind is None else 17
+    target = target if kind is None else write_target(tmp_path / "recurrent", RECURRENT[kind])
     speculation = replace(read_drafts(name, tmp_path, target), allotment=Compact())
-    cache = CacheConfig(num_full_tokens=400, num_rows=5, context_length=64)
+    cache = CacheConfig(num_full_tokens=400, num_rows=5, context_length=64, num_states=num_states, state_interval=8)
     asked = [msgspec.structs.replace(one, logprobs=None) for one in requests(REQUESTS, count=30)]
     watched = Watched(gpu_runner(target, cache, speculation, graphs), 14)
     talk(watched, cache, asked, Recorded())
