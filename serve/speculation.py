@@ -1,23 +1,20 @@
 """Makes of an operator's wishes what drafts for a model."""
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from corymb.models.build import Built
 from corymb.models.config import ModelConfig
 from corymb.models.speculation import Speculation
-from corymb.scheduler.plan import Runner, Sampled, StepPlan, StepResult
 from corymb.scheduler.windows import FullWindows, WindowPolicy
 from corymb.serve.speculative_options import SpeculativeOptions, VerifyMode
 from corymb.speculative.allocation import CapAccept, Compact
 from corymb.speculative.block_speculation import read_block_speculation
 from corymb.speculative.budget import Budgets
 from corymb.speculative.calibration import read_temperatures
-from corymb.speculative.cost_model import filled_up_to, read_table
-from corymb.speculative.measuring import GPU_ROWS, ROWS, Room, measure
+from corymb.speculative.cost_model import read_table
+from corymb.speculative.measuring import measure_server
 from corymb.speculative.ngram import NgramSpeculation
 from corymb.speculative.standalone import read_standalone
 from corymb.speculative.trace import Trace, Traced
@@ -73,29 +70,8 @@ def make_windows(options: SpeculativeOptions, built: Built) -> WindowPolicy | No
 
 
 def _budgets(options: SpeculativeOptions, built: Built, num_drafts: int) -> Budgets:
-    num_rows, table = built.cache_config.num_rows, options.speculative_dspark_sps_table_path
-    if table is None:
-        room = Room(num_rows - 1, built.context_length)
-        rows = ROWS if built.device == "cpu" else GPU_ROWS
-        costs = measure(
-            partial(_run, built.runner),
-            num_drafts=num_drafts,
-            room=room,
-            rows=rows,
-            tier=filled_up_to(built.token_tiers),
-        )
-    else:
-        costs = read_table(Path(table))
+    table = options.speculative_dspark_sps_table_path
+    costs = measure_server(built) if table is None else read_table(Path(table))
     fills = bool(options.speculative_dspark_align_verify_tokens_to_graph_tier)
     least_gain = options.speculative_dspark_min_predicted_gain or 0.0
-    return Budgets(num_drafts, num_rows, costs, least_gain=least_gain, fills_tiers=fills)
-
-
-def _run(runner: Runner, plans: Sequence[StepPlan]) -> list[Sampled]:
-    """Launches each plan while the one before it runs."""
-    sampled, in_flight = [], deque[StepResult]()
-    for plan in plans:
-        in_flight.append(runner.launch(plan))
-        if len(in_flight) > 1:
-            sampled.append(in_flight.popleft().wait())
-    return [*sampled, *(step.wait() for step in in_flight)]
+    return Budgets(num_drafts, built.cache_config.num_rows, costs, least_gain=least_gain, fills_tiers=fills)

@@ -1,21 +1,24 @@
 """Measures what a server's steps cost, on the padding row, before its first request."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from corymb.cache.writes import Landmarks, StateWrites
+from corymb.models.build import Built
 from corymb.models.warm_up import padding_step
-from corymb.scheduler.plan import LAST_SAMPLED, Int32, Sampled, StepPlan, Windows
-from corymb.speculative.cost_model import CostModel, Curve, Tiers, as_they_are, envelope
+from corymb.scheduler.plan import LAST_SAMPLED, Int32, Runner, Sampled, StepPlan, StepResult, Windows
+from corymb.speculative.cost_model import CostModel, Curve, Tiers, as_they_are, envelope, filled_up_to
 
 ROWS = (1, 4, 16)
 GPU_ROWS = (1, 4, 16, 64, 256)  # more rows cost little there, and no line that begins with few tells of them
 REPEATS = 3
 SHORT, LONG = 2, 1024  # tokens of context
 
-Run = Callable[[Sequence[StepPlan]], list[Sampled]]  # launches each plan while the one before it runs, as a loop does
+Run = Callable[[Sequence[StepPlan]], list[Sampled]]  # see run_in_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,28 @@ class Room:
 
     max_rows: int
     context_length: int
+
+
+def measure_server(built: Built) -> CostModel:
+    """The cost model of a server that drafts, before its first request."""
+    assert built.num_drafts is not None, "a server that drafts"
+    return measure(
+        partial(run_in_turns, built.runner),
+        num_drafts=built.num_drafts,
+        room=Room(built.cache_config.num_rows - 1, built.context_length),
+        rows=ROWS if built.device == "cpu" else GPU_ROWS,
+        tier=filled_up_to(built.token_tiers),
+    )
+
+
+def run_in_turns(runner: Runner, plans: Sequence[StepPlan]) -> list[Sampled]:
+    """Launches each plan while the one before it runs, as a loop does."""
+    sampled, in_flight = [], deque[StepResult]()
+    for plan in plans:
+        in_flight.append(runner.launch(plan))
+        if len(in_flight) > 1:
+            sampled.append(in_flight.popleft().wait())
+    return [*sampled, *(step.wait() for step in in_flight)]
 
 
 def measure(
