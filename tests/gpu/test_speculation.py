@@ -326,17 +326,17 @@ def test_a_target_with_a_window_and_no_more_accepted_than_allowed(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("kind", "bias", "graphs"),  # with this bias it repeats itself, but not for ever
+    ("kind", "graphs"),
     [
-        ("gated delta net", 9.0, 1),
-        pytest.param("mamba 2", 5.0, 0, marks=pytest.mark.gpu),
-        pytest.param("short convolution", 7.0, 3, marks=pytest.mark.gpu),
+        ("gated delta net", 1),
+        pytest.param("mamba 2", 0, marks=pytest.mark.gpu),
+        pytest.param("short convolution", 3, marks=pytest.mark.gpu),
     ],
 )
-def test_states_go_as_far_as_drafts_were_accepted(tmp_path: Path, kind: str, bias: float, graphs: int) -> None:
-    """And whoever goes on from a snapshot on the way, or from the end, goes on from the state that belongs there."""
+def test_states_go_as_far_as_drafts_were_accepted(tmp_path: Path, kind: str, graphs: int) -> None:
+    """Whoever goes on from a snapshot on the way, or from the end, goes on from the state that belongs there."""
     target = write_target(tmp_path / "target", RECURRENT[kind])
-    asked = requests([{"logit_bias": {30: bias}}, {}], count=9)
+    asked = requests([{"logit_bias": {30: 100.0}}, {}], count=9)  # an n-gram knows what comes next; and it does not
 
     def plainly(turns: Sequence[Sequence[Generate]]) -> list[list[list[int]]]:
         options = RunnerOptions(target, device="cpu", dtype="float32", max_running_requests=2, max_total_tokens=200)
@@ -356,7 +356,7 @@ def test_states_go_as_far_as_drafts_were_accepted(tmp_path: Path, kind: str, bia
 
 
 def replaced(request: Generate, prompt: bytes, count: int) -> Generate:
-    sampling = msgspec.structs.replace(request.sampling, max_new_tokens=count)
+    sampling = msgspec.structs.replace(request.sampling, max_new_tokens=count, logit_bias={})
     return msgspec.structs.replace(request, prompt=prompt, sampling=sampling)
 
 
