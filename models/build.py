@@ -156,8 +156,13 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner, second_tier = CpuRunner(execution), execution.host
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         longest = min(context_length - 1, options.cuda.max_step_tokens)
-        widths = widths_up_to(longest, blueprint.config.decoder)
-        _warm(runner, widths, model.vocab_size, options.speculation, tuned=host is None)
+        _warm(
+            runner,
+            widths_up_to(longest, blueprint.config.decoder),
+            model.vocab_size,
+            options.speculation,
+            tuned=host is None,
+        )
     return Built(
         runner=runner,
         cache_config=cache_config,

@@ -134,10 +134,10 @@ def test_losing_one_kind_of_memory_alone_changes_no_answer(
     assert num_steps > 50
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "drafts"), [*((model, False) for model in MODELS), ("hash-hybrid", True)])
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_aborted_requests_leave_nothing_wrong_behind(
-    folders: Callable[[str], Path], model: str, page_size: int
+    folders: Callable[[str], Path], model: str, page_size: int, *, drafts: bool
 ) -> None:
     """Some are cut off while they wait, compute or decode; what they leave is found by others."""
     turns = list(conversations(model))
@@ -149,6 +149,7 @@ def test_aborted_requests_leave_nothing_wrong_behind(
         rounds.append([*messages, *(Abort(f"{i} cut") for i in range(len(prompts)))])
     options: dict[str, object] = {"max_total_tokens": 4096, "page_size": page_size}
     options |= {} if model == "hash-sliding" else {"state_interval": 4}
+    options |= drafting(model) if drafts else {}
     for prompts, port in zip(turns, serve_rounds(folders(model), rounds, options), strict=True):
         for i, prompt in enumerate(prompts):
             expected = says(prompt, 100, model)
