@@ -1,9 +1,10 @@
 """What speculation brings: plain, static and compact decoding in a closed loop of 1 to 256 requests of three kinds.
 
     python benchmarks/speculation.py TARGET --draft DRAFT --batches 1 8 64 --device cuda
-    python benchmarks/speculation.py TARGET --draft DRAFT --batches 1 2 4 8 16 32 --rounds 2 --name speculation_cpu
+    python benchmarks/speculation.py --name speculation_cpu --rounds 2 --tokens 480 --max-answer 40
     python benchmarks/speculation.py --plot                             results/speculation.svg, and tables
 
+Without TARGET the demo model and its draft. With --tokens small batches get as many requests as give about so many.
 Costs are those of DRAFT/sps.json (corymb draft profile) where it exists, else measured at the start as a server does.
 
 Requests run through the scheduler, cache and runner that serve, without HTTP around them. Each place that gets free is
@@ -30,6 +31,8 @@ from record import record
 from corymb.cache.cache import Cache
 from corymb.models.architectures import read_config
 from corymb.models.build import Built, RunnerOptions, build
+from corymb.models.demo import SMOLLM2, unpack_and_convert
+from corymb.models.progress import bars
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.door import Limits
 from corymb.scheduler.loop import Loop
@@ -45,6 +48,7 @@ from corymb.speculative.calibration import read_temperatures
 from corymb.speculative.cost_model import read_table
 from corymb.speculative.measuring import Room, measure
 from corymb.speculative.prompts import Prompts
+from corymb.speculative.shipped import shipped_draft
 
 KINDS = ("arithmetic", "list", "chat")  # from the easiest to draft for to the hardest
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -162,7 +166,7 @@ class Bench:
         self._flags = flags
         speech = ChatSpeech(flags.target)
         prompts = Prompts(flags.seed, held_out=True)
-        count = flags.rounds * max(flags.batches)
+        count = max(map(self._count, flags.batches))
         asked = [(kind, speech.prompt(prompts.of(kind))) for kind, _ in zip(itertools.cycle(KINDS), range(count))]
         self._kinds = {ids.tobytes(): kind for kind, ids in asked}
         self._prompts = [ids for _, ids in asked]
@@ -181,6 +185,10 @@ class Bench:
                     self._record("same_answers", same / len(found), "share", mode=mode, batch=batch)
             finally:
                 built.runner.close()
+
+    def _count(self, batch: int) -> int:
+        """Requests of a batch."""
+        return batch * max(self._flags.rounds, self._flags.tokens // (batch * self._flags.max_answer))
 
     def _read_draft(self) -> BlockSpeculation:
         folder: Path = self._flags.draft
@@ -203,7 +211,7 @@ class Bench:
         return build(options, lambda *_: None)
 
     def _measure(self, built: Built, mode: Mode, batch: int) -> list[list[int]]:
-        prompts = self._prompts[: self._flags.rounds * batch]
+        prompts = self._prompts[: self._count(batch)]
         requests = [self._request(index, ids) for index, ids in enumerate(prompts)]
         watch = None if mode == "plain" else Watch(self._policy(mode, built), self._kinds)
         port = Port(list(requests), batch)
@@ -268,9 +276,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
+    parser.add_argument("--batches", type=int, nargs="+", help="default: 1, 2, 4 … 256, on a CPU 32")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
-    parser.add_argument("--rounds", type=int, default=3, help="requests a place of the batch")
+    parser.add_argument("--rounds", type=int, default=3, help="requests a place of the batch, at least")
+    parser.add_argument("--tokens", type=int, default=0, help="tokens of a batch, about, where rounds give less")
     parser.add_argument("--max-answer", type=int, default=MOST_ANSWER)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -280,8 +289,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.plot:
         speculation_plot.main(flags.name)
         return
-    if flags.target is None or flags.draft is None:
-        parser.error("give TARGET and --draft, or --plot")
+    flags.batches = flags.batches or (BATCHES if flags.device == "cuda" else BATCHES[:6])
+    if flags.target is None:
+        with bars() as on_progress:
+            flags.target = unpack_and_convert(SMOLLM2, Path("~/.cache/corymb").expanduser(), on_progress)
+    flags.draft = flags.draft or shipped_draft(read_config(flags.target))
+    if flags.draft is None:
+        parser.error("no draft comes with this model; name one with --draft")
     Bench(flags).run()
 
 
