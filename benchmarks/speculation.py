@@ -37,7 +37,7 @@ from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.door import Limits
 from corymb.scheduler.loop import Loop
 from corymb.scheduler.messages import Generate, Output, Reply, Sampling, Stats, ToScheduler
-from corymb.scheduler.plan import LAST_SAMPLED, Int32, Sampled, StepPlan
+from corymb.scheduler.plan import LAST_SAMPLED, Int32, Runner, Sampled, StepPlan
 from corymb.scheduler.scheduler import Scheduler
 from corymb.scheduler.windows import FullWindows, WindowPolicy
 from corymb.serve.draft_speech import ChatSpeech
@@ -77,6 +77,12 @@ class Watch:
         """See WindowPolicy."""
         return self.inner.num_drafts
 
+    def begin(self) -> None:
+        """Forgets what came so far."""
+        for kept in (self.windows, self.accepted, self.took):
+            kept.clear()
+        self.steps, self.idle, self._last_s = 0, 0, None
+
     def open(self, row: int, step: int) -> None:
         """See WindowPolicy."""
         self.inner.open(row, step)
@@ -112,7 +118,7 @@ class Watch:
 
 @dataclass
 class Port:
-    """Hands over all requests at once; notes when tokens come while the batch is full."""
+    """Keeps so many requests on their way; notes when tokens come while the batch is full."""
 
     requests: list[ToScheduler]
     batch: int
@@ -124,12 +130,14 @@ class Port:
     failures: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._total = len(self.requests)
+        self._total, self._sent = len(self.requests), 0
         self._seen: set[str] = set()
 
     def receive(self, timeout_s: float) -> list[ToScheduler]:  # noqa: ARG002
         """See scheduler.loop.Port."""
-        now, self.requests = self.requests, []
+        room = self.batch - (self._sent - self.ended)
+        now, self.requests = self.requests[:room], self.requests[room:]
+        self._sent += len(now)
         return now
 
     def send_step(self, outputs: list[Output]) -> None:
@@ -159,6 +167,15 @@ class Port:
         return self.counted / (self.over_s - self.begun_s)
 
 
+@dataclass(frozen=True)
+class Server:
+    """What stays from batch to batch: what was learned at one, serves the next."""
+
+    runner: Runner
+    scheduler: Scheduler
+    watch: Watch | None
+
+
 class Bench:
     """Owns one runner a mode; the same requests run through all."""
 
@@ -179,8 +196,9 @@ class Bench:
         for mode in self._flags.modes:
             built = self._build(None if mode == "plain" else self._speculation)
             try:
+                server = self._serve(built, mode)
                 for batch in self._flags.batches:
-                    found = self._measure(built, mode, batch)
+                    found = self._measure(server, mode, batch)
                     same = sum(one == other for one, other in zip(found, answers.setdefault(batch, found), strict=True))
                     self._record("same_answers", same / len(found), "share", mode=mode, batch=batch)
             finally:
@@ -210,16 +228,20 @@ class Bench:
         )
         return build(options, lambda *_: None)
 
-    def _measure(self, built: Built, mode: Mode, batch: int) -> list[list[int]]:
-        prompts = self._prompts[: self._count(batch)]
-        requests = [self._request(index, ids) for index, ids in enumerate(prompts)]
+    def _serve(self, built: Built, mode: Mode) -> Server:
         watch = None if mode == "plain" else Watch(self._policy(mode, built), self._kinds)
-        port = Port(list(requests), batch)
-        config = SchedulerConfig(max_running_requests=batch)
+        config = SchedulerConfig(max_running_requests=max(self._flags.batches))
         cache = Cache(msgspec.structs.replace(built.cache_config, enable_prefix_cache=False))
         limits = Limits(built.vocab_size, built.context_length, built.eos_ids)
-        scheduler = Scheduler(config, cache, limits, windows=watch)
-        loop = Loop(scheduler, built.runner, port, overlap_depth=config.overlap_depth)
+        return Server(built.runner, Scheduler(config, cache, limits, windows=watch), watch)
+
+    def _measure(self, server: Server, mode: Mode, batch: int) -> list[list[int]]:
+        prompts, scheduler, watch = self._prompts[: self._count(batch)], server.scheduler, server.watch
+        requests = [self._request(f"{batch}-{index}", index, ids) for index, ids in enumerate(prompts)]
+        port = Port(list(requests), batch)
+        loop = Loop(scheduler, server.runner, port, overlap_depth=1)
+        if watch is not None:
+            watch.begin()
         while port.requests or not scheduler.is_idle:
             loop.step()
         if port.failures:
@@ -262,11 +284,11 @@ class Bench:
     def _record(self, metric: str, value: float, unit: str, **params: str | int) -> None:
         record(self._flags.name, metric, value, unit, **params)
 
-    def _request(self, index: int, prompt: Int32) -> Generate:
+    def _request(self, rid: str, index: int, prompt: Int32) -> Generate:
         sampling = Sampling(
             max_new_tokens=self._flags.max_answer, temperature=self._flags.temperature, seed=index, seeded=True
         )
-        return Generate(rid=str(index), prompt=prompt.tobytes(), sampling=sampling)
+        return Generate(rid=rid, prompt=prompt.tobytes(), sampling=sampling)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
