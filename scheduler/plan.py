@@ -174,6 +174,10 @@ class Runner(Protocol):
         """Queues one step behind those launched before. The plan's arrays must not change afterwards."""
         ...
 
+    def copy(self, copies: Sequence[HostCopy]) -> None:
+        """Does copies that belong to no step, and waits for them. Called while none is on its way."""
+        ...
+
     def close(self) -> None:
         """Waits for what is in flight and frees the device."""
         ...

@@ -2,8 +2,9 @@
 
 from collections import Counter, deque
 
+from corymb.cache.host import HostUsage
 from corymb.scheduler.ledger import Ledger
-from corymb.scheduler.messages import Stats
+from corymb.scheduler.messages import Stats, StorageStats
 from corymb.scheduler.plan import Blocks, Int32
 from corymb.scheduler.ratio import NewTokenRatio
 
@@ -107,6 +108,7 @@ def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
         host_stored=host.moved.stored if host else {},
         host_loaded=host.moved.loaded if host else {},
         host_bytes={"stored": host.stored_bytes, "loaded": host.loaded_bytes} if host else {},
+        storage=_storage_stats(host),
         draft_steps=tally.num_draft_steps,
         drafts_verified=_listed(tally.verified),
         drafts_accepted=[tally.accepted[place] for place in range(len(tally.verified))],
@@ -117,6 +119,20 @@ def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
         plan_s=plan_s,
         commit_s=commit_s,
         forward_s=forward_s,
+    )
+
+
+def _storage_stats(host: HostUsage | None) -> StorageStats:
+    if host is None or host.storage is None:
+        return StorageStats()
+    storage = host.storage
+    return StorageStats(
+        used_bytes=storage.used_bytes,
+        max_bytes=storage.max_bytes,
+        loaded_tokens=host.moved.restored,
+        copied_bytes=storage.num_bytes,
+        seconds=storage.seconds,
+        failures=storage.failures,
     )
 
 

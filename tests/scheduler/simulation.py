@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corymb.cache.config import CacheConfig
+from corymb.cache.writes import HostCopy
 from corymb.scheduler.messages import Logprob, Sampling
 from corymb.scheduler.plan import LAST_SAMPLED, Drafted, Int32, Masks, Opened, Sampled, StepPlan, Windows
 
@@ -126,6 +127,11 @@ class SimulatedRunner:
         self._queued.append(plan)
         return SimulatedResult(self, plan.step)
 
+    def copy(self, copies: Sequence[HostCopy]) -> None:
+        """Does copies behind what is queued."""
+        self.close()
+        self._copy(copies)
+
     def close(self) -> None:
         """Runs what is queued."""
         while self._queued:
@@ -167,9 +173,9 @@ class SimulatedRunner:
         )
         self._sampled[plan.step] = done
 
-    def _follow(self, plan: StepPlan) -> None:
+    def _copy(self, copies: Sequence[HostCopy]) -> None:
         device = {"full": self._full, "sliding": self._sliding, "recurrent": self._states}
-        for copy in plan.copies:
+        for copy in copies:
             source, target = device[copy.pool], self._host[copy.pool]
             if not copy.to_host:
                 source, target = target, source
@@ -177,6 +183,9 @@ class SimulatedRunner:
             assert (copy.source > 0).all(), "padding is copied"
             assert (copy.target > 0).all(), "padding is overwritten"
             target[copy.target] = source[copy.source]
+
+    def _follow(self, plan: StepPlan) -> None:
+        self._copy(plan.copies)
         for opened in plan.opened:
             self._rows[opened.row] = _Row(opened, opened.output_ids.tolist())
             self._last_sampled[opened.row] = -1
