@@ -103,6 +103,7 @@ class Built:
     context_length: int
     eos_ids: frozenset[int]
     num_drafts: int | None  # most of a row and step; None: nothing drafts
+    token_tiers: Sequence[int]  # what steps of rows that decode are filled up to; others are computed as they are
     can_embed: bool  # it has hidden states to pool
     max_total_num_tokens: int  # that requests can use
     weights_bytes: int
@@ -167,6 +168,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         context_length=context_length,
         eos_ids=blueprint.config.eos_ids,
         num_drafts=options.speculation.num_drafts if options.speculation else None,
+        token_tiers=gpu.token_tiers(cache_config) if gpu else (),
         can_embed=blueprint.config.decoder is not None,
         max_total_num_tokens=sizes.num_full_tokens,
         weights_bytes=costs.weights_bytes,

@@ -194,11 +194,15 @@ class CudaParts:
         )
         return drafting.speculation.make_for_gpu(setting, tools)
 
+    def token_tiers(self, config: CacheConfig) -> Sequence[int]:
+        """How many tokens steps of rows that decode are captured for."""
+        # The plain back end depends on lengths that the host knows, which a graph would repeat.
+        most = self._options.graph_max_tokens if self.selected.decode != "torch" else 0
+        return tiers(min(most, config.num_rows - 1) * self._most_width)
+
     def capture(self, parts: Parts, config: CacheConfig) -> CudaRunner:
         """Captures the graphs."""
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
-        # Others depend on lengths that the host knows, which a graph would repeat; so do recurrent layers of long rows.
-        decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
         # Recurrent layers of long rows depend on where each row begins, which pieces would repeat.
         in_pieces = scoring and not parts.states and self.selected.prefill != "torch"
         prefill = options.prefill_graph_max_tokens if in_pieces else 0
@@ -206,7 +210,8 @@ class CudaParts:
             parts,
             self.device,
             max_tokens=options.max_step_tokens,
-            graph_tiers=tiers(min(decode, config.num_rows - 1) * self._most_width),
+            # Models made for tests leave no scores for a graph.
+            graph_tiers=self.token_tiers(config) if scoring else (),
             prefill_tiers=prefill_tiers(prefill),
         )
 

@@ -144,7 +144,10 @@ class SpeculativeStep:
         waited_s, drafted = times.settling.seconds_since(times.computed), None
         if width > 1:
             draft_s, verify_s = times.drafted.seconds_since(times.begun), times.done.seconds_since(times.drafted)
-            drafted = Drafted(num_verified.copy(), confidence, draft_s, verify_s - waited_s, num_allowed.copy())
+            settle_s = times.done.seconds_since(times.settling)
+            drafted = Drafted(
+                num_verified.copy(), confidence, draft_s, verify_s - waited_s, num_allowed.copy(), settle_s=settle_s
+            )
         return Sampled(
             token_ids=numbers[:, :width][said],
             counts=counts.copy(),
