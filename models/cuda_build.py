@@ -29,6 +29,7 @@ from corymb.models.cuda_group import CudaGroup, Sums
 from corymb.models.cuda_linear import CudaLinears
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_prefill import prefill_tiers
+from corymb.models.cuda_records import DeviceRecords
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
 from corymb.models.gloo_group import GlooGroup
@@ -177,6 +178,9 @@ class CudaParts:
             launch=self.launch,
             states=states,
             host=make_host_pools([*specs, *drafted], [*kv, *draft_kv], states.pools if states else (), config, place),
+            records=DeviceRecords(model, config, dtype, place, num_tokens=self._most_width)
+            if drafting and states
+            else None,
             speculator=self._speculator(drafting, Setting(model, config, draft_kv, self.equip(drafting.load), place))
             if drafting
             else None,

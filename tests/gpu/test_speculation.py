@@ -64,6 +64,37 @@ SLIDING = TARGET | {
     "use_sliding_window": True,
     "max_window_layers": 1,
 }
+RECURRENT = {
+    "gated delta net": TARGET
+    | {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "head_dim": 8,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 1,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 8,
+    },
+    "mamba 2": TARGET
+    | {
+        "architectures": ["FalconH1ForCausalLM"],
+        "head_dim": 8,
+        "mamba_d_conv": 4,
+        "mamba_d_head": 8,
+        "mamba_d_ssm": 32,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 4,
+    },
+    "short convolution": TARGET
+    | {
+        "architectures": ["Lfm2ForCausalLM"],
+        "block_auto_adjust_ff_dim": False,
+        "conv_L_cache": 3,
+        "layer_types": ["conv", "full_attention"],
+        "norm_eps": 1e-5,
+    },
+}
 LAYERS = [-1, 0]  # of the target, that drafts look at
 TAKES_TURNS = Grammar("ebnf", "even and odd tokens")
 WARM = {"temperature": 60.0}  # so flat that most of what is drafted with the target's noise is accepted
@@ -214,16 +245,25 @@ def gpu_runner(folder: Path, cache: CacheConfig, speculation: Speculation, graph
 
 def talk(runner: Runner, cache: CacheConfig, asked: Sequence[Generate], windows: WindowPolicy | None) -> FakePort:
     """Runs requests to their ends."""
+    return talk_on(runner, cache, [asked], windows)[0]
+
+
+def talk_on(
+    runner: Runner, cache: CacheConfig, rounds: Sequence[Sequence[Generate]], windows: WindowPolicy | None
+) -> list[FakePort]:
+    """Runs one list of requests after another to their ends."""
     pages, limits = Cache(cache), Limits(VOCAB, cache.context_length, frozenset({257}), False)
     config = SchedulerConfig(max_running_requests=cache.num_rows - 1, chunked_prefill_size=8)
     scheduler = Scheduler(config, pages, limits, matchers=Matchers(), windows=windows)
-    port = FakePort([Learn("grammar", TAKES_TURNS, b""), *asked])
-    loop = Loop(scheduler, runner, port, overlap_depth=1)
-    while port.requests or not scheduler.is_idle:
-        loop.step()
-    pages.check()
+    ports = []
+    for asked in rounds:
+        ports.append(FakePort([Learn("grammar", TAKES_TURNS, b""), *asked]))
+        loop = Loop(scheduler, runner, ports[-1], overlap_depth=1)
+        while ports[-1].requests or not scheduler.is_idle:
+            loop.step()
+        pages.check()
     runner.close()
-    return port
+    return ports
 
 
 def on_a_cpu(folder: Path, asked: Sequence[Generate], speculation: Speculation | None) -> tuple[FakePort, Recorded]:
@@ -283,6 +323,41 @@ def test_a_target_with_a_window_and_no_more_accepted_than_allowed(tmp_path: Path
     assert ours.steps == theirs.steps
     assert any(sum(verified) == 6 > 4 == sum(counts) - 2 for _, counts, verified in ours.steps)
     assert [here.token_ids(one.rid) for one in asked] == [there.token_ids(one.rid) for one in asked]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bias", "graphs"),  # with this bias it repeats itself, but not for ever
+    [
+        ("gated delta net", 9.0, 1),
+        pytest.param("mamba 2", 5.0, 0, marks=pytest.mark.gpu),
+        pytest.param("short convolution", 7.0, 3, marks=pytest.mark.gpu),
+    ],
+)
+def test_states_go_as_far_as_drafts_were_accepted(tmp_path: Path, kind: str, bias: float, graphs: int) -> None:
+    """And whoever goes on from a snapshot on the way, or from the end, goes on from the state that belongs there."""
+    target = write_target(tmp_path / "target", RECURRENT[kind])
+    asked = requests([{"logit_bias": {30: bias}}, {}], count=9)
+
+    def plainly(turns: Sequence[Sequence[Generate]]) -> list[list[list[int]]]:
+        options = RunnerOptions(target, device="cpu", dtype="float32", max_running_requests=2, max_total_tokens=200)
+        built = build(options, lambda *_: None)
+        ports = talk_on(built.runner, built.cache_config, turns, None)
+        return [[port.token_ids(one.rid) for one in asked] for port in ports]
+
+    ((one, other),) = plainly([asked])
+    ends = [np.array(tail, np.int32).tobytes() for tail in ([*one, 7], [*other[:6], 7])]
+    more = [replaced(request, request.prompt + end, 3) for request, end in zip(asked, ends, strict=True)]
+    cache = CacheConfig(num_full_tokens=201, num_states=13, state_interval=4, num_rows=3, context_length=64)
+    windows, speculation = Recorded(), replace(read_drafts("NGRAM", tmp_path, target), allotment=Compact())
+    drafted = talk_on(gpu_runner(target, cache, speculation, graphs), cache, [asked, more], windows)
+    assert [[port.token_ids(each.rid) for each in asked] for port in drafted] == plainly([asked, more])
+    assert windows.num_accepted > 0
+    assert drafted[1].outputs["0"][0].num_cached_tokens > len(asked[0].prompt) // 4, "the answer left no state"
+
+
+def replaced(request: Generate, prompt: bytes, count: int) -> Generate:
+    sampling = msgspec.structs.replace(request.sampling, max_new_tokens=count)
+    return msgspec.structs.replace(request, prompt=prompt, sampling=sampling)
 
 
 @pytest.mark.parametrize(
