@@ -1,9 +1,10 @@
 """What speculation brings: plain, static and compact decoding in a closed loop of 1 to 256 requests of three kinds.
 
     python benchmarks/speculation.py TARGET --draft DRAFT --batches 1 8 64 --device cuda
-    python benchmarks/speculation.py TARGET --draft DRAFT --batches 1 2 4 8 16 32 --rounds 2 --name speculation_cpu
+    python benchmarks/speculation.py --name speculation_cpu --rounds 2 --tokens 480 --max-answer 40
     python benchmarks/speculation.py --plot                     results/speculation.svg, and tables
 
+Without TARGET the demo model and its draft. With --tokens small batches get as many requests as give about so many.
 Costs are those of DRAFT/sps.json (corymb draft profile) where it exists, else measured at the start as a server does.
 
 Requests run through the scheduler, cache and runner that serve, without HTTP around them. Each place that gets free is
@@ -18,7 +19,6 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -32,11 +32,13 @@ from record import record
 from corymb.cache.cache import Cache
 from corymb.models.architectures import read_config
 from corymb.models.build import Built, RunnerOptions, build
+from corymb.models.demo import SMOLLM2, unpack_and_convert
+from corymb.models.progress import bars
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.door import Limits
 from corymb.scheduler.loop import Loop
 from corymb.scheduler.messages import Generate, Output, Reply, Sampling, Stats, ToScheduler
-from corymb.scheduler.plan import LAST_SAMPLED, Int32, Sampled, StepPlan
+from corymb.scheduler.plan import LAST_SAMPLED, Int32, Runner, Sampled, StepPlan
 from corymb.scheduler.scheduler import Scheduler
 from corymb.scheduler.windows import FullWindows, WindowPolicy
 from corymb.serve.draft_speech import ChatSpeech
@@ -44,9 +46,10 @@ from corymb.speculative.allocation import Compact
 from corymb.speculative.block_speculation import BlockSpeculation, read_block_speculation
 from corymb.speculative.budget import Budgets
 from corymb.speculative.calibration import read_temperatures
-from corymb.speculative.cost_model import CostModel, read_table
+from corymb.speculative.cost_model import read_table
 from corymb.speculative.measuring import measure_server
 from corymb.speculative.prompts import Prompts
+from corymb.speculative.shipped import shipped_draft
 from corymb.speculative.trace import Trace, Traced
 
 KINDS = ("arithmetic", "list", "chat")  # from the easiest to draft for to the hardest
@@ -85,6 +88,12 @@ class Watch:
         """See WindowPolicy."""
         return self.inner.num_drafts
 
+    def begin(self) -> None:
+        """Forgets what came so far."""
+        for kept in (self.windows, self.accepted, self.took):
+            kept.clear()
+        self.steps, self.idle, self._last_s = 0, 0, None
+
     def open(self, row: int, step: int) -> None:
         """See WindowPolicy."""
         self.inner.open(row, step)
@@ -117,7 +126,7 @@ class Watch:
 
 @dataclass
 class Port:
-    """Hands over all requests at once; notes when tokens come while the batch is full."""
+    """Keeps so many requests on their way; notes when tokens come while the batch is full."""
 
     requests: list[ToScheduler]
     batch: int
@@ -129,12 +138,14 @@ class Port:
     failures: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._total = len(self.requests)
+        self._total, self._sent = len(self.requests), 0
         self._seen: set[str] = set()
 
     def receive(self, timeout_s: float) -> list[ToScheduler]:  # noqa: ARG002
         """See scheduler.loop.Port."""
-        now, self.requests = self.requests, []
+        room = self.batch - (self._sent - self.ended)
+        now, self.requests = self.requests[:room], self.requests[room:]
+        self._sent += len(now)
         return now
 
     def send_step(self, outputs: list[Output]) -> None:
@@ -164,6 +175,15 @@ class Port:
         return self.counted / (self.over_s - self.begun_s)
 
 
+@dataclass(frozen=True)
+class Server:
+    """What stays from batch to batch: what was learned at one, serves the next."""
+
+    runner: Runner
+    scheduler: Scheduler
+    watch: Watch | None
+
+
 class Bench:
     """Owns one runner a mode; the same requests run through all."""
 
@@ -171,13 +191,12 @@ class Bench:
         self._flags = flags
         speech = ChatSpeech(flags.target)
         prompts = Prompts(flags.seed, held_out=True)
-        count = flags.rounds * max(flags.batches)
+        count = max(map(self._count, flags.batches))
         asked = [(kind, speech.prompt(prompts.of(kind))) for kind, _ in zip(itertools.cycle(KINDS), range(count))]
         self._kinds = {ids.tobytes(): kind for kind, ids in asked}
         self._prompts = [ids for _, ids in asked]
         self._longest = max(map(len, self._prompts)) + flags.max_answer
         self._speculation = self._read_draft()
-        self._costs: CostModel | None = None
         self._trace = None if flags.trace is None else Trace(flags.trace)
 
     def run(self) -> None:
@@ -189,14 +208,19 @@ class Bench:
                 self._run_modes(modes, self._build(speculation), answers)
 
     def _run_modes(self, modes: Sequence[Mode], built: Built, answers: dict[int, list[list[int]]]) -> None:
-        """Modes of one runner."""
+        """Modes of one runner, each with a scheduler of its own."""
+        servers = {mode: self._serve(built, mode) for mode in modes}
         try:
             for batch, mode in itertools.product(self._flags.batches, modes):
-                found = self._measure(built, mode, batch)
+                found = self._measure(servers[mode], mode, batch)
                 same = sum(one == other for one, other in zip(found, answers.setdefault(batch, found), strict=True))
                 self._record("same_answers", same / len(found), "share", mode=mode, batch=batch)
         finally:
             built.runner.close()
+
+    def _count(self, batch: int) -> int:
+        """Requests of a batch."""
+        return batch * max(self._flags.rounds, self._flags.tokens // (batch * self._flags.max_answer))
 
     def _read_draft(self) -> BlockSpeculation:
         folder: Path = self._flags.draft
@@ -218,16 +242,20 @@ class Bench:
         )
         return build(options, lambda *_: None)
 
-    def _measure(self, built: Built, mode: Mode, batch: int) -> list[list[int]]:
-        prompts = self._prompts[: self._flags.rounds * batch]
-        requests = [self._request(index, ids) for index, ids in enumerate(prompts)]
+    def _serve(self, built: Built, mode: Mode) -> Server:
         watch = None if mode == "plain" else Watch(self._policy(mode, built), self._kinds)
-        port = Port(list(requests), batch)
-        config = SchedulerConfig(max_running_requests=batch)
+        config = SchedulerConfig(max_running_requests=max(self._flags.batches))
         cache = Cache(msgspec.structs.replace(built.cache_config, enable_prefix_cache=False))
         limits = Limits(built.vocab_size, built.context_length, built.eos_ids)
-        scheduler = Scheduler(config, cache, limits, windows=watch)
-        loop = Loop(scheduler, built.runner, port, overlap_depth=config.overlap_depth)
+        return Server(built.runner, Scheduler(config, cache, limits, windows=watch), watch)
+
+    def _measure(self, server: Server, mode: Mode, batch: int) -> list[list[int]]:
+        prompts, scheduler, watch = self._prompts[: self._count(batch)], server.scheduler, server.watch
+        requests = [self._request(f"{batch}-{index}", index, ids) for index, ids in enumerate(prompts)]
+        port = Port(list(requests), batch)
+        loop = Loop(scheduler, server.runner, port, overlap_depth=1)
+        if watch is not None:
+            watch.begin()
         while port.requests or not scheduler.is_idle:
             loop.step()
         if port.failures:
@@ -242,9 +270,8 @@ class Bench:
         if mode == "static":
             return FullWindows(num_drafts)
         table = self._flags.draft / "sps.json"
-        if self._costs is None:
-            self._costs = read_table(table) if table.exists() else measure_server(built)
-        budgets = Budgets(num_drafts, num_rows, deepcopy(self._costs))  # it goes on learning
+        costs = read_table(table) if table.exists() else measure_server(built)
+        budgets = Budgets(num_drafts, num_rows, costs)
         return budgets if self._trace is None else Traced(budgets, self._trace, lambda: budgets.last)
 
     def _report(self, watch: Watch, mode: Mode, batch: int) -> None:
@@ -270,11 +297,11 @@ class Bench:
     def _record(self, metric: str, value: float, unit: str, **params: str | int) -> None:
         record(self._flags.name, metric, value, unit, **params)
 
-    def _request(self, index: int, prompt: Int32) -> Generate:
+    def _request(self, rid: str, index: int, prompt: Int32) -> Generate:
         sampling = Sampling(
             max_new_tokens=self._flags.max_answer, temperature=self._flags.temperature, seed=index, seeded=True
         )
-        return Generate(rid=str(index), prompt=prompt.tobytes(), sampling=sampling)
+        return Generate(rid=rid, prompt=prompt.tobytes(), sampling=sampling)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -284,9 +311,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
+    parser.add_argument("--batches", type=int, nargs="+", help="default: 1, 2, 4 … 256, on a CPU 32")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
-    parser.add_argument("--rounds", type=int, default=3, help="requests a place of the batch")
+    parser.add_argument("--rounds", type=int, default=3, help="requests a place of the batch, at least")
+    parser.add_argument("--tokens", type=int, default=0, help="tokens of a batch, about, where rounds give less")
     parser.add_argument("--max-answer", type=int, default=MOST_ANSWER)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -297,8 +325,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.plot:
         speculation_plot.main(flags.name)
         return
-    if flags.target is None or flags.draft is None:
-        parser.error("give TARGET and --draft, or --plot")
+    flags.batches = flags.batches or (BATCHES if flags.device == "cuda" else BATCHES[:6])
+    if flags.target is None:
+        with bars() as on_progress:
+            flags.target = unpack_and_convert(SMOLLM2, Path("~/.cache/corymb").expanduser(), on_progress)
+    flags.draft = flags.draft or shipped_draft(read_config(flags.target))
+    if flags.draft is None:
+        parser.error("no draft comes with this model; name one with --draft")
     Bench(flags).run()
 
 

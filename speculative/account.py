@@ -1,6 +1,6 @@
 """What drafting has won over steps without drafts, and what it may lose."""
 
-SHARE = 0.01  # of the time that steps without drafts take, for trying whether drafts would pay
+SHARE = 0.005  # of the time that steps without drafts take, for trying whether drafts would pay
 MOST = 16  # steps without drafts: what was won is not kept beyond so many, or bad drafts could eat for long
 FIRST = 4  # such steps: what drafts may lose before anything is known of them
 

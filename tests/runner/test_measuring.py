@@ -1,5 +1,6 @@
 """What start-up measures of steps whose costs are known."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,17 @@ from test_exactness import write_folder
 
 from corymb.models.build import RunnerOptions, build
 from corymb.scheduler.plan import Drafted, Sampled, StepPlan
-from corymb.speculative.measuring import Room, measure
+from corymb.speculative.measuring import Room, measure, measure_server
 from corymb.speculative.ngram import NgramSpeculation
 
 NUM_DRAFTS = 3
 
 
-def run(plan: StepPlan) -> Sampled:
+def run(plans: Sequence[StepPlan]) -> list[Sampled]:
+    return [took(plan) for plan in plans]
+
+
+def took(plan: StepPlan) -> Sampled:
     """Each token takes 1 ms beside 5 ms for the step, and every token of context a thousandth more."""
     windows = np.zeros(plan.num_rows, np.int32) if plan.windows is None else plan.windows.most
     verify_s = (0.005 + 0.001 * (plan.num_rows + windows.sum())) * (1 + 0.001 * float(plan.starts.mean()))
@@ -44,11 +49,7 @@ def test_a_real_runner_is_measured(tmp_path: Path) -> None:
     speculation = NgramSpeculation(NUM_DRAFTS, least=1, longest=4)
     built = build(RunnerOptions(folder, max_running_requests=4, speculation=speculation), lambda *_: None)
     try:
-        costs = measure(
-            lambda plan: built.runner.launch(plan).wait(),
-            num_drafts=NUM_DRAFTS,
-            room=Room(4, built.context_length),
-        )
+        costs = measure_server(built)
     finally:
         built.runner.close()
     assert 0 <= costs.context_share < 1

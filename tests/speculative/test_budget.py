@@ -49,7 +49,7 @@ def test_a_budget_gives_the_most_tokens_a_second(confidence, slope) -> None:
     assert rates[chosen] == pytest.approx(max(rates), rel=1e-5)
 
 
-def test_drafting_that_costs_more_than_it_gives_is_left_out_and_tried_again_for_a_hundredth_of_the_time() -> None:
+def test_drafting_that_costs_more_than_it_gives_is_left_out_and_hardly_tried_again() -> None:
     costs = CostModel(0.001, line(start=0.05, slope=0.0), line(start=0.01, slope=0.01))
     budgets = Budgets(3, 4, costs)
     rows, most, one = np.array([1], np.int32), np.array([3], np.int32), np.ones(1, np.int32)

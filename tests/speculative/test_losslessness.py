@@ -231,7 +231,7 @@ def test_three_steps_whose_budgets_follow_confidence_two_steps_old_leave_the_law
 def test_three_steps_of_which_the_last_looks_at_its_own_confidence_are_biased() -> None:
     """So the test above can fail."""
     numbers, worst = random.Random(2), Fraction(0)
-    for _ in range(4):
+    for _ in range(2):
         requests = [make_request(numbers, 3, 3)]
         budget_of = best_by([1.0, 1.4, 1.5, 1.6])  # all or nothing
         law = law_of_steps(requests, 3, lag=0, budget_of=budget_of, size=6)
