@@ -1,8 +1,10 @@
 """What speculation brings: plain, static and compact decoding in a closed loop of 1 to 256 requests of three kinds.
 
-    python benchmarks/speculation.py TARGET --draft DRAFT               DRAFT holds sps.json (corymb draft profile)
     python benchmarks/speculation.py TARGET --draft DRAFT --batches 1 8 64 --device cuda
+    python benchmarks/speculation.py TARGET --draft DRAFT --batches 1 2 4 8 16 32 --rounds 2 --name speculation_cpu
     python benchmarks/speculation.py --plot                             results/speculation.svg, and tables
+
+Costs are those of DRAFT/sps.json (corymb draft profile) where it exists, else measured at the start as a server does.
 
 Requests run through the scheduler, cache and runner that serve, without HTTP around them. Each place that gets free is
 taken at once; what is measured lies between the first full batch and the last request's coming. Figures, by mode and
@@ -41,6 +43,7 @@ from corymb.speculative.block_speculation import BlockSpeculation, read_block_sp
 from corymb.speculative.budget import Budgets
 from corymb.speculative.calibration import read_temperatures
 from corymb.speculative.cost_model import read_table
+from corymb.speculative.measuring import Room, measure
 from corymb.speculative.prompts import Prompts
 
 KINDS = ("arithmetic", "list", "chat")  # from the easiest to draft for to the hardest
@@ -59,6 +62,8 @@ class Watch:
     windows: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     accepted: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     took: list[tuple[float, float, float | None]] = field(default_factory=list)  # step, verification, predicted step
+    steps: int = 0
+    idle: int = 0  # of the steps, those that did not draft
     _of_row: dict[int, str] = field(default_factory=dict)
     _predicted: dict[int, float | None] = field(default_factory=dict)
     _last_s: float | None = None
@@ -82,6 +87,8 @@ class Watch:
     def learn(self, plan: StepPlan, sampled: Sampled) -> None:
         """See WindowPolicy."""
         self.inner.learn(plan, sampled)
+        self.idle += sampled.drafted is None and plan.windows is not None
+        self.steps += plan.windows is not None
         for opened in plan.opened:
             self._of_row[opened.row] = self.kinds[opened.prompt_ids.tobytes()]
         now_s, before_s = time.perf_counter(), self._last_s
@@ -171,7 +178,7 @@ class Bench:
                 for batch in self._flags.batches:
                     found = self._measure(built, mode, batch)
                     same = sum(one == other for one, other in zip(found, answers.setdefault(batch, found), strict=True))
-                    record("speculation", "same_answers", same / len(found), "share", mode=mode, batch=batch)
+                    self._record("same_answers", same / len(found), "share", mode=mode, batch=batch)
             finally:
                 built.runner.close()
 
@@ -209,34 +216,43 @@ class Bench:
             loop.step()
         if port.failures:
             raise SystemExit(f"Requests failed: {port.failures[:3]}")
-        record("speculation", "serving_output_tok_s", port.rate, "tok/s", mode=mode, batch=batch)
+        self._record("serving_output_tok_s", port.rate, "tok/s", mode=mode, batch=batch)
         if watch is not None:
             self._report(watch, mode, batch)
         return [port.token_ids[request.rid] for request in requests]
 
     def _policy(self, mode: Mode, built: Built) -> WindowPolicy:
-        num_drafts = self._speculation.num_drafts
+        num_drafts, num_rows = self._speculation.num_drafts, built.cache_config.num_rows
         if mode == "static":
             return FullWindows(num_drafts)
-        return Budgets(num_drafts, built.cache_config.num_rows, read_table(self._flags.draft / "sps.json"))
+        table: Path = self._flags.draft / "sps.json"
+        if table.exists():
+            return Budgets(num_drafts, num_rows, read_table(table))
+        room = Room(num_rows - 1, built.context_length)
+        costs = measure(lambda plan: built.runner.launch(plan).wait(), num_drafts=num_drafts, room=room)
+        return Budgets(num_drafts, num_rows, costs)
 
     def _report(self, watch: Watch, mode: Mode, batch: int) -> None:
         where: dict[str, str | int] = {"mode": mode, "batch": batch}
+        self._record("steps_without_drafts", watch.idle / watch.steps, "share", **where)
         if not watch.took:
             return
         everything = [count for counts in watch.accepted.values() for count in counts]
-        record("speculation", "accept_length", mean(everything), "tokens", **where)
+        self._record("accept_length", mean(everything), "tokens", **where)
         for kind in KINDS:
             windows, accepted = watch.windows[kind], watch.accepted[kind]
             if windows:
-                record("speculation", "window_mean", mean(windows), "tokens", kind=kind, **where)
-                record("speculation", "window_used", sum(accepted) / sum(windows), "share", kind=kind, **where)
+                self._record("window_mean", mean(windows), "tokens", kind=kind, **where)
+                self._record("window_used", sum(accepted) / sum(windows), "share", kind=kind, **where)
         step_s = sum(took for took, _, _ in watch.took)
         verify_s = sum(verify for _, verify, _ in watch.took)
-        record("speculation", "step_overhead_share", 1 - verify_s / step_s, "share", **where)
+        self._record("step_overhead_share", 1 - verify_s / step_s, "share", **where)
         errors = [abs(predicted - took) / took for took, _, predicted in watch.took if predicted is not None]
         if errors:
-            record("speculation", "step_prediction_error", median(errors), "share", **where)
+            self._record("step_prediction_error", median(errors), "share", **where)
+
+    def _record(self, metric: str, value: float, unit: str, **params: str | int) -> None:
+        record(self._flags.name, metric, value, unit, **params)
 
     def _request(self, index: int, prompt: Int32) -> Generate:
         sampling = Sampling(
@@ -258,10 +274,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-answer", type=int, default=MOST_ANSWER)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--name", default="speculation", help="of the file in results")
     parser.add_argument("--plot", action="store_true")
     flags = parser.parse_args(arguments)
     if flags.plot:
-        speculation_plot.main()
+        speculation_plot.main(flags.name)
         return
     if flags.target is None or flags.draft is None:
         parser.error("give TARGET and --draft, or --plot")

@@ -1,4 +1,4 @@
-"""Throughput against the speed that each user sees, and the tables beside it, from results/speculation.jsonl."""
+"""Throughput against the speed that each user sees, and the tables beside it, from results/NAME.jsonl."""
 
 import json
 from collections import defaultdict
@@ -12,15 +12,15 @@ COLOURS = {"plain": "#8a8a8a", "static": "#1b6ca8", "compact": "#c8553d"}
 Curves = dict[str, dict[int, float]]  # by mode, by batch: tokens a second
 
 
-def main() -> None:
+def main(name: str = "speculation") -> None:
     """The newest figure of every mode and batch."""
-    lines = [json.loads(line) for line in (RESULTS / "speculation.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
     curves = by_mode(lines, "serving_output_tok_s")
-    (RESULTS / "speculation.svg").write_text(plot(curves))
+    (RESULTS / f"{name}.svg").write_text(plot(curves))
     print(table(curves))
     print()
     print(windows(lines))
-    print(RESULTS / "speculation.svg")
+    print(RESULTS / f"{name}.svg")
 
 
 def by_mode(lines: Iterable[dict[str, Any]], metric: str) -> Curves:

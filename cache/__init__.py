@@ -19,5 +19,6 @@ Device copies of the page table and of the full-to-sliding map follow `take_tabl
 Who owns what: `Cache` the pools, rows and leases; `Tree` the nodes, named outside by number; each `Component` its part
 of every node, its locks and its victims. The tree decides and returns `Actions`; the cache executes them.
 A `Tier` is one memory, pools and tree: the one that requests work in, and behind it `Host`, whose tree remembers what
-was copied to host memory. `Tier.receive` carries a `Path` from either into the other.
+was copied to host memory. `Tier.receive` carries a `Path` from either into the other. `Storage` keeps in files, named
+by `blocks`, what `Host` holds, and has what a `Fetch` found there read by a thread; `open` takes it to the device.
 """

@@ -11,6 +11,7 @@ from corymb.cache.check import check_cache
 from corymb.cache.component import Arrival, Component
 from corymb.cache.config import CacheConfig, validate
 from corymb.cache.eviction import order_of
+from corymb.cache.fetch import Fetch
 from corymb.cache.host import Host
 from corymb.cache.index import Index
 from corymb.cache.key import Key
@@ -23,6 +24,7 @@ from corymb.cache.sliding import Sliding
 from corymb.cache.sliding_pool import SlidingPool
 from corymb.cache.slots import Int32, Slots
 from corymb.cache.state_pool import StatePool
+from corymb.cache.storage import Storage
 from corymb.cache.tier import Tier
 from corymb.cache.tree import Match, Tree
 from corymb.cache.usage import ComponentUsage, PoolUsage, component_usage, pool_usage
@@ -48,7 +50,8 @@ class Cache:
     `take_state_writes`. A freed slot may be handed out at once, because the device works in the order of plans.
     """
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(self, config: CacheConfig, storage: Storage | None = None) -> None:
+        """`storage`: a third tier, behind the host's."""
         validate(config)
         self.config = config
         page_size = config.page_size
@@ -71,15 +74,16 @@ class Cache:
             auxiliary.append(Index(len(auxiliary) + 1))
         self.tree = Tree(page_size, order_of(config.eviction, config.eviction_slack), auxiliary)
         self._pools = Pools(self.full, self.sliding_pool, self.state_pool.slots if self.state_pool else None)
-        self.host = self._make_host()
+        self.host = self._make_host(storage)
         self.leases: dict[int, Lease] = {}  # by row
         self.pins_sliding = np.zeros(config.num_rows, np.bool_)  # rows whose receipt still locks sliding state
 
-    def _make_host(self) -> Host | None:
+    def _make_host(self, storage: Storage | None) -> Host | None:
         if self.config.host is None:
+            assert storage is None, "storage keeps what the host holds"
             return None
         device = Tier(self.tree, self._pools, sliding=self.sliding, recurrent=self.recurrent, execute=self.execute)
-        host = Host(self.config, self.config.host, device)
+        host = Host(self.config, self.config.host, device, storage)
         if host.stores_departures:
             self.tree.departure = device.path
         return host
@@ -104,13 +108,16 @@ class Cache:
         on_host = self.host.tier.tree.measure(key, self._usable(limit)) if self.host else 0
         return max(self.match(key, limit), on_host)
 
-    def open(self, key: Key, limit: int, *, priority: int = 0) -> Lease | None:
+    def open(self, key: Key, limit: int, *, priority: int = 0, fetch: Fetch | None = None) -> Lease | None:
         """Takes a row that starts with the longest cached prefix of the first `limit` tokens; None when no row is free.
+        `fetch`: what of it is being read from storage, as far as that has come.
         Pass the prompt's length - 1 at most: its last token must be computed, for its logits."""
         if not self.rows.free:
             return None
         if self.host:
             self.host.load(key, self._usable(limit))
+            if fetch and limit:
+                self.host.restore(fetch)
         match = self.tree.match(key, self._usable(limit))
         receipt = self.tree.lock(match.node_id)
         row = self.rows.open(match.slots)
@@ -120,6 +127,11 @@ class Cache:
         self.pins_sliding[row] = match.num_tokens > 0
         self._open_state(lease, match, key, limit)
         return lease
+
+    def find_stored(self, key: Key, limit: int) -> Fetch | None:
+        """What storage has of the first `limit` tokens beyond what `open` would find now; None where that is not worth
+        reading."""
+        return self.host.find(key, self._usable(limit)) if self.host else None
 
     def expect(self, lease: Lease, branch: int) -> None:
         """Has the lease leave a state after `branch` tokens, if a step of it ends there: somebody waits for one."""
@@ -240,8 +252,23 @@ class Cache:
 
     def take_host_copies(self) -> Sequence[HostCopy]:
         """Returns the copies between device and host decided since the last call. Called once a step, after all that
-        can evict, and done in this order before the step's forward."""
+        can evict, and done in this order before the step's forward; or while no step is on its way."""
         return self.host.take_copies() if self.host else ()
+
+    def copied(self) -> None:
+        """The copies of the first of those `take_host_copies` that this was not called for yet are done."""
+        if self.host:
+            self.host.copied()
+
+    def read(self, fetch: Fetch) -> None:
+        """Has what was found in storage read, unless it is read already, or too much else is."""
+        if self.host and self.host.storage:
+            self.host.storage.start(fetch)
+
+    def release(self, fetch: Fetch) -> None:
+        """Nobody waits for what is read from storage any more."""
+        if self.host and self.host.storage:
+            self.host.storage.release(fetch)
 
     def available(self) -> Available:
         """Returns how many tokens `grow` could hand out now."""

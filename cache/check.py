@@ -52,7 +52,7 @@ def check_cache(cache: "Cache") -> None:
     check_tree(cache.tree)
     _check_rows(cache)
     if cache.host is not None:
-        check_tier(cache.host.tier)
+        check_tier(cache.host.tier, locks=cache.host.locks())
     nodes = list(_below(cache.tree.root))
     size = cache.config.page_size
     in_tree = [pages_of(_value(node, FULL), size) for node in nodes]
@@ -66,10 +66,10 @@ def check_cache(cache: "Cache") -> None:
         _check_states(cache, cache.recurrent, cache.state_pool, nodes)
 
 
-def check_tier(tier: "Tier") -> None:
+def check_tier(tier: "Tier", *, locks: set[int]) -> None:
     """A tier that no request works in: its tree, and that the tree has all that is not free."""
     check_tree(tier.tree)
-    assert not tier.tree.receipts, "a lock outlives its transfer"
+    assert set(tier.tree.receipts) == locks, "a lock outlives its transfer, or went before it"
     nodes, pools = list(_below(tier.tree.root)), tier.pools
     pages = [pages_of(_value(node, FULL), pools.page_size) for node in nodes]
     _check_conserved("full on the host", pools.full, pages)

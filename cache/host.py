@@ -1,10 +1,15 @@
 """The second tier: what the device forgets, host memory may still have."""
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from corymb.cache.component import Component
 from corymb.cache.config import CacheConfig, HostConfig
 from corymb.cache.eviction import FULL, lru
+from corymb.cache.fetch import Fetch
 from corymb.cache.key import Key
 from corymb.cache.path import Path
 from corymb.cache.pools import Pools
@@ -12,10 +17,12 @@ from corymb.cache.recurrent import Recurrent
 from corymb.cache.sliding import Sliding
 from corymb.cache.sliding_pool import SlidingPool
 from corymb.cache.slots import Slots
+from corymb.cache.storage import Keep, Storage, StorageUsage
 from corymb.cache.tier import Tier
-from corymb.cache.tree import Tree
+from corymb.cache.tree import Receipt, Tree
 from corymb.cache.writes import Carried, HostCopy
 
+EMPTY = np.empty(0, np.int32)
 USES_TO_STORE = {"write_through": 1, "write_through_selective": 2}  # finished requests through a path
 
 
@@ -25,6 +32,7 @@ class Moved:
 
     stored: dict[str, int]
     loaded: dict[str, int]
+    restored: dict[str, int]  # from storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,7 @@ class HostUsage:
     moved: Moved
     stored_bytes: int
     loaded_bytes: int
+    storage: StorageUsage | None
 
 
 class Host:
@@ -45,10 +54,11 @@ class Host:
     side may be freed and handed out again at once, like those of steps.
     """
 
-    def __init__(self, config: CacheConfig, sizes: HostConfig, device: Tier) -> None:
-        """`device`: the tier that requests work in."""
+    def __init__(self, config: CacheConfig, sizes: HostConfig, device: Tier, storage: Storage | None) -> None:
+        """`device`: the tier that requests work in; `storage`: the tier behind this one, if there is one."""
         self._sizes = sizes
         self._device = device
+        self.storage = storage
         sliding = Sliding(1, config.sliding_window, config.page_size) if config.num_sliding_tokens else None
         recurrent = Recurrent(2 if sliding else 1, config.max_states_per_path) if config.num_states else None
         auxiliary: list[Component] = [each for each in (sliding, recurrent) if each is not None]
@@ -58,8 +68,10 @@ class Host:
         tree = Tree(config.page_size, lru, auxiliary)
         self.tier = Tier(tree, pools, sliding=sliding, recurrent=recurrent, execute=pools.execute)
         self._copies: list[HostCopy] = []
+        self._keeps: list[Keep] = []  # to be written when the copies decided so far are done
+        self._in_flight: deque[list[Keep]] = deque()  # the same, by plan
         names = pools.free()
-        self.moved = Moved(dict.fromkeys(names, 0), dict.fromkeys(names, 0))
+        self.moved = Moved(*(dict.fromkeys(names, 0) for _ in range(3)))
 
     @property
     def stores_departures(self) -> bool:
@@ -79,6 +91,23 @@ class Host:
         """Copies a path of the device to the host, where it is not there yet and there is room."""
         carried = self.tier.receive(path, self._device.pools, stops=[*path.states])
         self._note(carried, self.moved.stored, to_host=True)
+        if self.storage:
+            for stop in sorted({path.num_tokens, *path.states}):
+                self._keep(path.key(stop), stop)
+
+    def _keep(self, key: Key, stop: int) -> None:
+        """Has storage keep what a sequence needs that goes on from `stop`, if the host has all of it."""
+        match = self.tier.tree.match(key, stop)
+        if match.num_tokens < stop:
+            return
+        path, pools, window, state = self.tier.path(match.node_id), self.tier.pools, EMPTY, EMPTY
+        if self.tier.sliding:
+            start = max(stop - self.tier.sliding.tail + pools.page_size, 0)  # what the lock holds
+            window = pools.twins_of(path.slots[start:])
+        if self.tier.recurrent:
+            state = np.array([path.states[stop]], np.int32)
+        receipt = self.tier.tree.lock(match.node_id)
+        self._keeps.append(Keep(key.namespace, path.tokens, path.slots, window, state, receipt))
 
     def load(self, key: Key, limit: int) -> None:
         """Has the device find what the host has of the first `limit` tokens, if that is more."""
@@ -93,6 +122,33 @@ class Host:
         self._note(carried, self.moved.loaded, to_host=False)
         tree.unlock(receipt)
 
+    def find(self, key: Key, limit: int) -> Fetch | None:
+        """What storage has of the first `limit` tokens beyond what is at hand; None without storage."""
+        if self.storage is None:
+            return None
+        known = max(self._device.tree.measure(key, limit), self.tier.tree.measure(key, limit))
+        reach = self._device.tree.reaches(key, limit)[FULL]
+        found = self.storage.find(key, limit, known=reach, ends=len(self.tier.tree.components) > 1)
+        return found if found.stop >= known + self.storage.block_tokens else None
+
+    def restore(self, fetch: Fetch) -> None:
+        """Has the device find what has been read of a fetch, if that is more than it has."""
+        fetched = self.storage.fetched(fetch) if self.storage else None
+        if fetched is None:
+            return
+        path, tree = fetched.path, self._device.tree
+        key, stop = fetched.path.key(path.num_tokens), path.num_tokens
+        if tree.measure(key, stop) == stop or tree.reaches(key, stop)[FULL] < fetch.begin:
+            return
+        for each in self._device.receive(path, fetched, stops=[*path.states]):
+            self.moved.restored[each.pool] += len(each.source)
+            self._copies += fetched.copies(each)
+
+    def locks(self) -> set[int]:
+        """Serials of the locks that are open: each is of something that is to be written to storage."""
+        waiting = {keep.receipt.serial for keeps in (self._keeps, *self._in_flight) for keep in keeps}
+        return waiting | (self.storage.locks() if self.storage else set())
+
     def usage(self) -> HostUsage:
         """Returns what there is and what was moved so far."""
         total = {"full": self.tier.pools.full.num_tokens}
@@ -101,7 +157,8 @@ class Host:
         if self.tier.pools.states:
             total["recurrent"] = self.tier.pools.states.num_tokens
         used = {name: total[name] - free for name, free in self.tier.pools.free().items()}
-        return HostUsage(total, used, self.moved, self._bytes(self.moved.stored), self._bytes(self.moved.loaded))
+        stored, loaded = self._bytes(self.moved.stored), self._bytes(self.moved.loaded)
+        return HostUsage(total, used, self.moved, stored, loaded, self.storage.usage() if self.storage else None)
 
     def _bytes(self, counts: dict[str, int]) -> int:
         sizes = {
@@ -118,11 +175,31 @@ class Host:
     def take_copies(self) -> list[HostCopy]:
         """Returns the copies decided since the last call, to be done in this order."""
         copies, self._copies = self._copies, []
+        if self.storage:
+            self._in_flight.append(self._keeps)
+            self._keeps = []
+            self._unlock(self.storage.written())
         return copies
 
+    def copied(self) -> None:
+        """The copies taken first of those that this was not called for are done."""
+        if self.storage:
+            for keep in self._in_flight.popleft():
+                if not self.storage.write(keep):
+                    self.tier.tree.unlock(keep.receipt)
+
     def clear(self) -> None:
-        """Drops everything."""
+        """Drops everything but what storage has."""
+        if self.storage:
+            self._unlock(self.storage.drain())
+            for keeps in (self._keeps, *self._in_flight):
+                self._unlock(keep.receipt for keep in keeps)
+                keeps.clear()
         self.tier.execute(self.tier.tree.clear())
+
+    def _unlock(self, receipts: Iterable[Receipt]) -> None:
+        for receipt in receipts:
+            self.tier.tree.unlock(receipt)
 
     def _note(self, carried: list[Carried], counts: dict[str, int], *, to_host: bool) -> None:
         for each in carried:

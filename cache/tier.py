@@ -1,6 +1,7 @@
 """One memory: pools, and the tree that says what lies in them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +14,14 @@ from corymb.cache.sliding import Sliding
 from corymb.cache.slots import Int32
 from corymb.cache.tree import Tree
 from corymb.cache.writes import Carried
+
+
+class Source(Protocol):
+    """Pools that a path is carried from."""
+
+    def twins_of(self, slots: Int32) -> Int32:
+        """The sliding slots of these full slots, which have twins."""
+        ...
 
 
 class Tier:
@@ -39,8 +48,8 @@ class Tier:
         recurrent = self.recurrent.index if self.recurrent else None
         return path_to(self.tree.nodes[node_id], sliding, recurrent)
 
-    def receive(self, path: Path, source: Pools, *, stops: Sequence[int]) -> list[Carried]:
-        """Takes what it lacks of a path in the pools `source`: all tokens, the last window, and the states at `stops`,
+    def receive(self, path: Path, source: Source, *, stops: Sequence[int]) -> list[Carried]:
+        """Takes what it lacks of a path in slots of `source`: all tokens, the last window, and the states at `stops`,
         evicting for it. Returns the copies that this needs, in pools' slots; none where there is no room."""
         num_tokens = path.num_tokens
         found = self.tree.reach(path.key(num_tokens), num_tokens)
@@ -94,11 +103,10 @@ class Tier:
         self._insert(Arrival(path.key(end), whole, num_shared=start, finished=False, marks={"sliding": end}))
         return whole
 
-    def _take_window(self, path: Path, slots: Int32, start: int, source: Pools, carried: list[Carried]) -> None:
+    def _take_window(self, path: Path, slots: Int32, start: int, source: Source, carried: list[Carried]) -> None:
         """The twins come under slots of their own; the tree moves them over to those that it has."""
         twins, pools, end = self.pools.sliding, self.pools, path.num_tokens
         assert twins is not None
-        assert source.sliding is not None
         self.tree.reach(path.key(start), start)  # a node ends where the arrival's own begins
         pages = pools.full.allocate((end - start) // pools.page_size)
         twins.pair(pages)

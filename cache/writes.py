@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int32 = NDArray[np.int32]
+Rows = NDArray[np.uint8]  # [slots, bytes of a slot in all of a pool's tensors]
 PoolName = Literal["full", "sliding", "recurrent"]
 
 
@@ -78,6 +79,7 @@ class HostCopy:
     to_host: bool
     source: Int32
     target: Int32
+    contents: Rows | None = None  # instead of the host's pool: what was read from storage; `source` are its rows
 
 
 @dataclass(frozen=True, slots=True)

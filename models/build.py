@@ -24,7 +24,7 @@ from corymb.models.errors import UnsupportedModel
 from corymb.models.execution import Execution
 from corymb.models.gloo_group import GlooGroup
 from corymb.models.group import ALONE
-from corymb.models.host_pools import make_host_pools
+from corymb.models.host_pools import HostPools, make_host_pools
 from corymb.models.load import TORCH_DTYPES, LoadOptions
 from corymb.models.meeting import Ranks
 from corymb.models.memory import Memory, host_memory
@@ -109,6 +109,7 @@ class Built:
     pools_bytes: int
     device: str
     dtype: str
+    host: HostPools | None  # of a cache with a second tier
 
 
 def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress = lambda *_: None) -> Built:
@@ -151,10 +152,11 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
                 drafting=Drafting(options.speculation, load) if options.speculation else None,
             )
         with _stage(on_stage, "graphs", gpu.detail):
-            runner = gpu.capture(parts, cache_config)
+            runner, second_tier = gpu.capture(parts, cache_config), parts.host
     else:
         with _stage(on_stage, "pools", _pools_detail(sizes, pool_dtype)):
-            runner = CpuRunner(_execution(model, blueprint, cache_config, load, options.speculation))
+            execution = _execution(model, blueprint, cache_config, load, options.speculation)
+            runner, second_tier = CpuRunner(execution), execution.host
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         longest = min(context_length - 1, options.cuda.max_step_tokens)
         _warm(runner, _widths(blueprint.config, longest), model.vocab_size, options.speculation, tuned=host is None)
@@ -171,6 +173,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         pools_bytes=sizes.size_bytes,
         device="cuda" if gpu else "cpu",
         dtype=precision.weights,
+        host=second_tier,
     )
 
 

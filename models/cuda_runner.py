@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from corymb.cache.writes import HostCopy
 from corymb.kernels.attention import RaggedLayout
 from corymb.models import prompt_logprobs
 from corymb.models.cuda_decode import Decode, Parts, begin, end
@@ -163,6 +164,13 @@ class CudaRunner:
         if states and writes:
             states.after(writes)
         return CudaStep(plan, begun, lambda masks: self._finish(plan, forwarded, masks))
+
+    @torch.inference_mode()
+    def copy(self, copies: Sequence[HostCopy]) -> None:
+        """Does copies that belong to no step, behind those launched before."""
+        assert self.parts.host, "copies for a cache without a second tier"
+        self.parts.host.copy(copies)
+        self._device.synchronize()
 
     def close(self) -> None:
         """Waits for what is in flight."""

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from corymb.cache.writes import HostCopy
 from corymb.kernels.attention import Attention, KVLayer
 from corymb.kernels.sampling import Choice
 from corymb.models import prompt_logprobs
@@ -122,7 +123,7 @@ class Execution:
         self._attention = attention
         self._kv = kv
         self._states = states
-        self._host = host
+        self.host = host
         self._speculator = speculator
         self.rows = rows
         self.sampler = sampler
@@ -132,8 +133,7 @@ class Execution:
     def run(self, plan: StepPlan, masks: AskMasks = NO_MASKS) -> Readable:
         """Runs one step. Waits for the `masks` of its constrained rows when nothing else is left to compute."""
         started_s, timed = time.perf_counter(), TimedMasks(masks)
-        if self._host:
-            self._host.copy(plan.copies)
+        self.copy(plan.copies)
         self.rows.apply(plan)
         for opened in plan.opened:
             self.sampler.open(opened)
@@ -158,6 +158,12 @@ class Execution:
         prompt_scores = prompt_logprobs.score_prompts(hidden, found, self._model.logits, self.place) if found else []
         forward_s = time.perf_counter() - started_s - timed.waited_s
         return DeviceSamples(plan.samples, choice, scores, prompt_scores, pooled, forward_s)
+
+    @torch.inference_mode()
+    def copy(self, copies: Sequence[HostCopy]) -> None:
+        """Moves what the cache has between the device's pools and the host's."""
+        if self.host:
+            self.host.copy(copies)
 
     def compute(self, plan: StepPlan) -> Computed:
         """See Target."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from corymb.cache.config import CacheConfig
-from corymb.cache.writes import HostCopy, PoolName
+from corymb.cache.writes import HostCopy, PoolName, Rows
 from corymb.kernels.attention import AttentionSpec, KVLayer
 from corymb.models.placement import Place
 
@@ -36,6 +36,10 @@ class HostPool:
         for run in source:
             gathered[at : at + len(run)].copy_(self.host[run.start : run.stop], non_blocking=True)
             at += len(run)
+        self.put(gathered, target)
+
+    def put(self, gathered: Tensor, target: Tensor) -> None:
+        """Sets slots of the device to the rows of `gathered`, which lies there too."""
         begin = 0
         for tensor in self.device:
             end = begin + tensor.shape[1]
@@ -46,9 +50,16 @@ class HostPool:
 class HostPools:
     """Owns the host's pools. Copies are queued behind all steps before them, and finished for those behind."""
 
-    def __init__(self, pools: Mapping[PoolName, HostPool], place: Place) -> None:
+    def __init__(self, pools: Mapping[PoolName, HostPool], place: Place, *, layout: str) -> None:
+        """`layout`: in words, what lies in a slot of each."""
         self._pools = pools
+        self.layout = layout
         self._place = place
+
+    @property
+    def contents(self) -> dict[PoolName, Rows]:
+        """The host's memory as it is, by pool; without those in which no layer keeps anything."""
+        return {name: pool.host.numpy() for name, pool in self._pools.items()}
 
     def copy(self, copies: Sequence[HostCopy]) -> None:
         """Does the copies of a plan, in their order."""
@@ -58,7 +69,9 @@ class HostPools:
                 continue  # no layer keeps anything there
             for begin in range(0, len(one.source), MOST_AT_ONCE):
                 source, target = one.source[begin : begin + MOST_AT_ONCE], one.target[begin : begin + MOST_AT_ONCE]
-                if one.to_host:
+                if one.contents is not None:
+                    pool.put(self._place(one.contents[source]), self._place(target.astype(np.int64)))
+                elif one.to_host:
                     pool.store(self._place(source.astype(np.int64)), list(_runs(target)))
                 else:
                     pool.load(list(_runs(source)), self._place(target.astype(np.int64)))
@@ -83,9 +96,9 @@ def make_host_pools(
         "sliding": sizes.num_sliding_tokens,
         "recurrent": sizes.num_states,
     }
-    return HostPools(
-        {name: _host_pool(tensors[name], count, place) for name, count in counts.items() if tensors[name]}, place
-    )
+    layout = {name: [(tuple(one.shape[1:]), str(one.dtype)) for one in each] for name, each in tensors.items()}
+    pools = {name: _host_pool(tensors[name], count, place) for name, count in counts.items() if tensors[name]}
+    return HostPools(pools, place, layout=repr(layout))
 
 
 def _host_pool(tensors: Sequence[Tensor], num_slots: int, place: Place) -> HostPool:

@@ -1,10 +1,12 @@
 """Runs plans on a CPU, one worker thread behind the scheduler's: PyTorch leaves the interpreter free meanwhile."""
 
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
+from corymb.cache.writes import HostCopy
 from corymb.models.execution import Execution
 from corymb.models.speculation import Readable
 from corymb.models.threads import Threads
@@ -83,6 +85,10 @@ class CpuRunner:
         exchange = Exchange()
         self._open.append(exchange)
         return LaunchedStep(plan, self._worker.submit(self._run, plan, exchange), exchange)
+
+    def copy(self, copies: Sequence[HostCopy]) -> None:
+        """Does copies that belong to no step, behind those launched before."""
+        self._worker.submit(self._execution.copy, copies).result()
 
     def tune(self) -> None:
         """Measures how many threads steps of few tokens should get, on the padding row. Before the first request."""

@@ -4,7 +4,7 @@ One turn of `loop.Loop`: messages come in, `scheduler.Scheduler` plans a step, t
 the step before it are settled, outputs go out. Who does what in it:
 
     in       reception (its rules: door) → ledger: every request's state, seat and lease; queue, running
-    plan     prefill: lineup (order, branches) → intake (admission, beginnings; pushing, preemption)
+    plan     prefill: lineup (order, branches) → intake (admission, beginnings, prefetching; pushing, preemption)
              decoding (retraction), with the ratio of outputs to set aside → parts → plan.StepPlan
              drafting: how far rows may draft; windows: who decides how much is verified
     results  flight → settling (finishing) → outbox; tally counts

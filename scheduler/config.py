@@ -7,6 +7,9 @@ import msgspec
 Order = Literal["fcfs", "lof", "random", "routing-key", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first"]
 
 
+PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Resolved: no `auto` is left in it."""
 
@@ -24,6 +27,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     retraction_policy: Literal["length", "priority"] = "length"
     overlap_depth: int = 1  # 0: read each step's result before planning the next
     in_batch_prefix_threshold: int = 32  # tokens worth waiting a step for; -1 turns the in-batch prefix rule off
+    hicache_storage_prefetch_policy: PrefetchPolicy | None = None  # None: timeout
     random_seed: int = 0
     # Test seams.
     test_retract_interval: int | None = None  # retract one running request every so many steps

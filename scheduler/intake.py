@@ -12,6 +12,7 @@ from corymb.scheduler.cuts import Cuts
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.parts import Piece
 from corymb.scheduler.plan import Int32, Opened
+from corymb.scheduler.prefetching import Prefetching
 from corymb.scheduler.pushing import Pushing
 from corymb.scheduler.request import Request
 
@@ -33,6 +34,7 @@ class Round:
     budget: Budget
     beginnings: Beginnings
     candidates: list[Candidate] = field(default_factory=list)
+    num_fetching: int = 0  # requests that wait for storage
     num_held_back: int = 0  # copies that wait a step for a beginning; their seats and memory are kept for them
 
 
@@ -46,13 +48,20 @@ class Intake:
     """Opens leases for waiting requests, judges them by the budget, reserves their slots and seats them."""
 
     def __init__(
-        self, ledger: Ledger, pushing: Pushing | None, *, force_miss: bool, clock: Callable[[], float]
+        self,
+        ledger: Ledger,
+        pushing: Pushing | None,
+        prefetching: Prefetching,
+        *,
+        force_miss: bool,
+        clock: Callable[[], float],
     ) -> None:
         """`pushing`: None where no request may push another back; `clock`: the one that arrival times are read from."""
         self._ledger = ledger
         self._cache = ledger.cache
         self._cuts = Cuts.of(ledger.cache.config)
         self._pushing = pushing
+        self._prefetching = prefetching
         self._force_miss = force_miss
         self._clock = clock
 
@@ -62,6 +71,9 @@ class Intake:
         for request in arranged:
             if not self._ledger.is_settled(request):
                 continue  # retracted a moment ago: its last token is still on the way
+            if self._prefetching.waits(request):
+                now.num_fetching += 1
+                continue
             stop = self._try(request, now)
             if stop is Stop.MEMORY and self._push_for(request, now):
                 stop = self._try(request, now)
@@ -74,7 +86,7 @@ class Intake:
         pieces = self._reserve(now.candidates)
         # Whoever got in had its output reserved whole; from the next step on only a share of it is, so it pays to look
         # again then. Where nobody got in, nothing changes before something is released, or a copy's beginning is there.
-        if not pieces and not now.num_held_back and (stop is Stop.MEMORY or num_candidates):
+        if not pieces and not now.num_held_back and not now.num_fetching and (stop is Stop.MEMORY or num_candidates):
             self._ledger.full_since = now.step
         return pieces
 
@@ -124,7 +136,7 @@ class Intake:
     def _try(self, request: Request, now: Round) -> Stop | None:
         if self._ledger.num_seated + len(now.candidates) + now.num_held_back >= self._ledger.seats:
             return Stop.MEMORY
-        lease = self._cache.open(request.key, self._limit(request), priority=request.urgency)
+        lease = self._cache.open(request.key, self._limit(request), priority=request.urgency, fetch=request.fetch)
         if lease is None:
             return Stop.MEMORY
         verdict = self._judge(request, lease, now)

@@ -41,11 +41,15 @@ class Ledger:
         """A request passed the door."""
         self.live[request.rid] = request
         self.queue.enter(request)
+        request.fetch = self.cache.find_stored(request.key, request.hit_limit())
+        if request.fetch:
+            self.cache.read(request.fetch)
 
     def seat(self, request: Request, lease: Lease, *, now_s: float) -> None:
         """Waiting to prefilling: the request owns `lease` from now on."""
         request.move(State.PREFILLING)
         self.queue.leave(request)
+        self._release(request)
         request.lease = lease
         if request.first_launch_s is None:
             request.first_launch_s = now_s
@@ -95,6 +99,7 @@ class Ledger:
         else:
             self._leave_seat(request)
         request.move(State.FINISHED)
+        self._release(request)
         if request.lease is not None:
             self._close(request, keep=keep)
         del self.live[request.rid]
@@ -120,6 +125,11 @@ class Ledger:
             self.chunk = None
         elif request.state is State.RUNNING:
             self.running.leave(self._lease(request).row)
+
+    def _release(self, request: Request) -> None:
+        if request.fetch:
+            self.cache.release(request.fetch)
+            request.fetch = None
 
     def _close(self, request: Request, *, keep: bool) -> None:
         lease = self._lease(request)

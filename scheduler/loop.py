@@ -80,6 +80,8 @@ class Loop:
             self._in_flight.append((plan, self._runner.launch(plan)))
             if len(self._in_flight) == 1:
                 self._constrain_oldest()
+        elif not self._in_flight:
+            self._copy()
         self._moved = plan is not None or bool(self._in_flight)
         # Without a plan, everything waits for what is in flight.
         while len(self._in_flight) > (0 if plan is None else self._depth):
@@ -90,6 +92,13 @@ class Loop:
         if self._scheduler.is_resting:
             return IDLE_WAIT_S
         return 0.0 if self._moved else STUCK_WAIT_S
+
+    def _copy(self) -> None:
+        """Nothing is computed: what is to be stored need not wait for the next step, which may never come."""
+        copies = self._scheduler.take_copies()
+        if copies:
+            self._runner.copy(copies)
+        self._scheduler.copied()
 
     def _commit_oldest(self) -> None:
         plan, result = self._in_flight.popleft()

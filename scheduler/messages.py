@@ -12,6 +12,7 @@ import msgspec
 from corymb.cache.picture import TreePicture
 
 MAX_MESSAGE_BYTES = 64 << 20
+DIRECTIONS = ("stored", "loaded")
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -250,6 +251,17 @@ class Heartbeat(Message, frozen=True):
     process: str = "scheduler-0"
 
 
+class StorageStats(Message, frozen=True, kw_only=True):
+    """The cache's files: what they take, and by direction what was copied, how long it took, and what failed."""
+
+    used_bytes: int = 0
+    max_bytes: int = 0
+    loaded_tokens: dict[str, int] = msgspec.field(default_factory=lambda: {"full": 0})  # by pool, given to requests
+    copied_bytes: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0))
+    seconds: dict[str, float] = msgspec.field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0.0))
+    failures: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0))
+
+
 class Stats(Message, frozen=True):
     """A snapshot of the scheduler for the metrics endpoint. Counters only grow."""
 
@@ -276,9 +288,12 @@ class Stats(Message, frozen=True):
     host_stored: dict[str, int] = {}  # tokens by pool copied to it
     host_loaded: dict[str, int] = {}  # and back
     host_bytes: dict[str, int] = {}  # copied in all: "stored" and "loaded"
+    storage: StorageStats = StorageStats()  # all zeros where there is no third tier
     draft_steps: int = 0  # steps of a row in which drafts of it were verified
     drafts_verified: list[int] = []  # by place in the row's window
     drafts_accepted: list[int] = []
+    blocks: int = 0  # blocks of drafts of which it is known how many would have been accepted, or between which bounds
+    block_tokens: dict[str, float] = {}  # by bound, "lower" and "upper": what they would have given, whole
     draft_windows: list[int] = []  # how many of those steps verified so many drafts
     plan_s: list[float] = []  # since the last snapshot, a step each: planning
     commit_s: list[float] = []  # since the last snapshot, a step each: processing results

@@ -5,6 +5,7 @@ from enum import Enum
 
 import numpy as np
 
+from corymb.cache.fetch import Fetch
 from corymb.cache.key import Key
 from corymb.cache.lease import Lease
 from corymb.scheduler.constraint import Constraint
@@ -63,6 +64,7 @@ class Request:
     answered: bool = False  # True once an Output was made for it
     prompt_logprobs: list[Logprob] = field(default_factory=list)  # collected so far, in order of position
     embedding: bytes | None = None
+    fetch: Fetch | None = None  # what is read from storage for it; None where nothing is, or it has been seated
     speculated: Speculated | None = None  # None while no drafts of it were verified
 
     def __post_init__(self) -> None:

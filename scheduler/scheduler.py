@@ -2,9 +2,10 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from corymb.cache.cache import Cache
+from corymb.cache.writes import HostCopy
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.constraint import Matchers
 from corymb.scheduler.decoding import Decoding
@@ -19,6 +20,7 @@ from corymb.scheduler.messages import Output, Reply, Stats, ToScheduler
 from corymb.scheduler.outbox import Outbox
 from corymb.scheduler.parts import Part, Piece, put_together
 from corymb.scheduler.plan import Drafts, Masks, Sampled, StepPlan
+from corymb.scheduler.prefetching import Prefetching
 from corymb.scheduler.prefill import Prefill
 from corymb.scheduler.pushing import Pushing
 from corymb.scheduler.ratio import NewTokenRatio
@@ -61,6 +63,8 @@ class Scheduler:
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
         self._ledger = Ledger(cache, self._outbox, seats=config.max_running_requests)
         self._following = Following(self._ledger, matchers, limits, condemn=condemn)
+        policy, force_miss = config.hicache_storage_prefetch_policy or "timeout", config.test_force_cache_miss
+        self._prefetching = Prefetching(cache, policy, force_miss=force_miss, clock=clock)
         self._reception = Reception(
             self._ledger, self._outbox, self._tally, self._following, config=config, limits=limits, clock=clock
         )
@@ -79,7 +83,7 @@ class Scheduler:
         if config.enable_priority_scheduling:
             threshold = config.priority_scheduling_preemption_threshold
             pushing = Pushing(ledger, self._ratio, self._tally, threshold=threshold)
-        intake = Intake(ledger, pushing, force_miss=config.test_force_cache_miss, clock=self._clock)
+        intake = Intake(ledger, pushing, self._prefetching, force_miss=config.test_force_cache_miss, clock=self._clock)
         lineup = Lineup(config, self._cache)
         return Prefill(ledger, config, lineup=lineup, intake=intake, ratio=self._ratio, tally=self._tally)
 
@@ -159,12 +163,21 @@ class Scheduler:
         started_s = time.perf_counter()
         flight = self._in_flight.popleft()
         assert flight.plan.step == plan.step, f"step {flight.plan.step} comes before step {plan.step}"
+        self._cache.copied()
         if self._windows:
             expected_s = self._windows.learn(plan, sampled)
             if expected_s is not None:
                 self._tally.foreseen(expected_s, sampled.forward_s)
         self._settling.settle(flight, sampled)
         self._tally.committed(time.perf_counter() - started_s, sampled.forward_s)
+
+    def take_copies(self) -> Sequence[HostCopy]:
+        """Copies that no step takes along: none is on its way. `copied` says that they are done."""
+        return self._cache.take_host_copies()
+
+    def copied(self) -> None:
+        """What `take_copies` gave is done."""
+        self._cache.copied()
 
     def take_outputs(self) -> list[Output]:
         """Outputs since the last call."""

@@ -7,7 +7,8 @@ Where to read, by what you look for:
                  → serving: prepare (the model without tensors; draft_model, devices) → children → main_process
     processes    main: supervisor, engine, stream, served_model
                  the detokenizer's: detokenizer_process → detokenizer, stops
-                 a scheduler's, one a rank: scheduler_process → scheduling (garbage, profiling, speculation), lockstep
+                 a scheduler's, one a rank: scheduler_process → lockstep,
+                 scheduling (garbage, profiling, speculation, storage)
                  several nodes: nodes, node_link; the main process of another than the first: further_node
                  what children share: childhood · between them: transport, and the types of `scheduler.messages`
     a request    http_protocol → app (parts, settings) → auth → routes, by route_table → call

@@ -37,7 +37,8 @@ class Anthropic:
         chat = self._chat_values(values, call)
         with in_words_of(names(values)):
             generation = await self._chatting.generation(chat, kind="msg")
-            answer = AnthropicAnswer(generation.asks[0].rid, model, generation.usage)
+        answer = AnthropicAnswer(generation.asks[0].rid, model, generation.usage)
+        with in_words_of(names(values)):  # a grammar may yet be refused
             await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
 
     async def count_tokens(self, call: Call) -> None:

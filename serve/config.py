@@ -87,6 +87,9 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     hicache_ratio: float | None = None  # host memory for each byte of the device's pools; None: 2.0
     hicache_size: float | None = None  # GB, instead of the ratio
     hicache_write_policy: WritePolicy | None = None  # None: write_through
+    hicache_storage_backend: Literal["file"] | None = None
+    hicache_storage_dir: str | None = None
+    hicache_storage_size: float | None = None  # GB; None: half of what the disk has left
 
 
 class RuntimeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,6 +264,7 @@ def _tier_conflicts(config: ServeConfig) -> Iterator[str]:
         "--hicache-ratio": memory.hicache_ratio,
         "--hicache-size": memory.hicache_size,
         "--hicache-write-policy": memory.hicache_write_policy,
+        "--hicache-storage-backend": memory.hicache_storage_backend,
     }
     named = [flag for flag, value in given.items() if value is not None]
     if not memory.enable_hierarchical_cache:
@@ -275,6 +279,20 @@ def _tier_conflicts(config: ServeConfig) -> Iterator[str]:
         yield "--enable-hierarchical-cache works with one rank; leave it or --tp-size out."
 
 
+def _storage_conflicts(config: ServeConfig) -> Iterator[str]:
+    memory = config.memory
+    given = {
+        "--hicache-storage-dir": memory.hicache_storage_dir,
+        "--hicache-storage-size": memory.hicache_storage_size,
+        "--hicache-storage-prefetch-policy": config.scheduler.hicache_storage_prefetch_policy,
+    }
+    named = [flag for flag, value in given.items() if value is not None]
+    if memory.hicache_storage_backend is None and named:
+        yield f"{named[0]} is for --hicache-storage-backend file; give that too, or leave it out."
+    if memory.hicache_storage_backend is not None and memory.hicache_storage_dir is None:
+        yield "--hicache-storage-backend file needs a folder; give --hicache-storage-dir."
+
+
 def _check_pairs(config: ServeConfig) -> None:
     """Refuses options that exclude each other."""
     conflicts = (
@@ -282,6 +300,7 @@ def _check_pairs(config: ServeConfig) -> None:
         parallel_options.conflicts(config.parallel),
         speculative_options.conflicts(config.speculative, tp_size=config.parallel.tp_size),
         _tier_conflicts(config),
+        _storage_conflicts(config),
     )
     for sentence in chain.from_iterable(conflicts):
         raise ConfigError(sentence)

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn, get_args
 
 from corymb.cache.config import Eviction, WritePolicy
-from corymb.scheduler.config import Order
+from corymb.scheduler.config import Order, PrefetchPolicy
 from corymb.serve.config import GrammarBackend
 from corymb.serve.flag_values import (
     above_zero,
@@ -283,6 +283,18 @@ def _add_memory(group: Any) -> None:
     add("--hicache-ratio", metavar="X", type=above_zero, help="host memory for each byte of the KV pools (default: 2)")
     add("--hicache-size", metavar="GB", type=above_zero, help="host memory, instead of that ratio")
     add("--hicache-write-policy", choices=get_args(WritePolicy), help="when it is copied (default: write_through)")
+    add(
+        "--hicache-storage-backend",
+        choices=("file",),
+        help="keep in files what the host holds, for later starts too",
+    )
+    add("--hicache-storage-dir", metavar="DIR", type=text, help="the files' folder")
+    add("--hicache-storage-size", metavar="GB", type=above_zero, help="their bound (default: half of the free disk)")
+    add(
+        "--hicache-storage-prefetch-policy",
+        choices=get_args(PrefetchPolicy),
+        help="how long requests wait for what is read there (default: timeout)",
+    )
     add("--disable-radix-cache", action="store_true", help="no prefix reuse between requests")
 
 

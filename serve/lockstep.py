@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from corymb.cache.writes import HostCopy
 from corymb.models.gloo_group import LostRank
 from corymb.models.meeting import Ranks
 from corymb.scheduler.loop import Port
@@ -128,6 +129,10 @@ class LeadingRunner:
         """See Runner."""
         return _LeadingStep(self._runner.launch(plan), plan.step, self._followers)
 
+    def copy(self, copies: Sequence[HostCopy]) -> None:
+        """See Runner."""
+        self._runner.copy(copies)
+
     def close(self) -> None:
         """See Runner."""
         self._runner.close()
@@ -214,6 +219,10 @@ class FollowingRunner:
     def launch(self, plan: StepPlan) -> StepResult:
         """See Runner."""
         return _FollowingStep(self._runner.launch(plan), plan.step, self._feed)
+
+    def copy(self, copies: Sequence[HostCopy]) -> None:
+        """See Runner."""
+        self._runner.copy(copies)
 
     def close(self) -> None:
         """See Runner."""

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from corymb.scheduler.messages import Stats
+from corymb.scheduler.messages import Stats, StorageStats
 
 GRAMMAR_FAILURES = ("invalid", "too_complex")
 FINISH_REASONS = ("stop", "length", "abort", "error")
@@ -190,8 +190,22 @@ class Metrics:
         yield self._counter_by(
             "host_loaded_tokens", "Found on the host and copied back.", "pool", stats.host_loaded or none
         )
+        yield from self._collect_storage(stats.storage)
         moved = stats.host_bytes or {"stored": 0, "loaded": 0}
         yield self._counter_by("host_copied_bytes", "Copied between device and host.", "direction", moved)
+
+    def _collect_storage(self, storage: StorageStats) -> Iterator[Metric]:
+        yield self._gauge("storage_used_bytes", "What the cache's files take.", storage.used_bytes)
+        yield self._gauge("storage_capacity_bytes", "Their bound.", storage.max_bytes)
+        help_text = "Found in files and given to requests."
+        yield self._counter_by("storage_loaded_tokens", help_text, "pool", storage.loaded_tokens)
+        by_direction: list[tuple[str, str, Mapping[str, float]]] = [
+            ("storage_copied_bytes", "Written to files and read from them.", storage.copied_bytes),
+            ("storage_seconds", "Spent on writing files and reading them.", storage.seconds),
+            ("storage_failures", "Files that could not be written or read.", storage.failures),
+        ]
+        for name, text, values in by_direction:
+            yield self._counter_by(name, text, "direction", values)
 
     def _collect_speculation(self, stats: Stats) -> Iterator[Metric]:
         def by_number(counts: Sequence[int], first: int) -> dict[str, int]:
@@ -204,6 +218,11 @@ class Metrics:
         windows = {size: count for size, count in by_number(stats.draft_windows, 0).items() if size != "0"}
         yield self._counter_by(
             "draft_windows", "Steps of a request, by drafts verified.", "drafts", windows or {"1": 0}
+        )
+        yield self._counter("draft_blocks", "Blocks of drafts of known or estimated length.", stats.blocks)
+        bounds = stats.block_tokens or {"lower": 0.0, "upper": 0.0}
+        yield self._counter_by(
+            "draft_block_tokens", "What these blocks would have given, had all been verified.", "bound", bounds
         )
         text = "Tokens that such a step gave on average since the start."
         length = GaugeMetricFamily("corymb_accept_length", text, labels=list(self._labels))

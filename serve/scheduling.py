@@ -1,11 +1,13 @@
 """What the scheduler process does: builds the model, the cache and the scheduler, and runs the loop."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
 from corymb.cache.cache import Cache
+from corymb.cache.writes import HostCopy
 from corymb.kernels.select import Wish
 from corymb.models.architectures import read_config
 from corymb.models.build import Built, RunnerOptions, build
@@ -31,6 +33,7 @@ from corymb.serve.garbage import settle
 from corymb.serve.lockstep import alone, blaming_the_dead, follow, lead
 from corymb.serve.profiling import ProfiledPort, Profiling
 from corymb.serve.speculation import make_speculation, make_windows
+from corymb.serve.storage import open_storage
 from corymb.serve.transport import DETOKENIZER, SCHEDULER, Inbox, Outbox, address
 from corymb.serve.vocabulary import read_vocabulary
 
@@ -55,11 +58,15 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
         if built.num_drafts is not None:
             with parent.stage("drafts"):
                 windows = make_windows(config.speculative, built)
+        storage = None
+        if config.memory.hicache_storage_backend is not None:
+            with parent.stage("storage"):
+                storage = open_storage(config, Path(options.model_folder), built)
         with parent.stage("scheduler"):
             limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
             scheduler = Scheduler(
                 config.scheduler,
-                Cache(built.cache_config),
+                Cache(built.cache_config, storage),
                 limits,
                 matchers=_matchers(options, limits),
                 windows=windows,
@@ -147,6 +154,10 @@ class FailingRunner:
         """Queues one step, unless it is to fail."""
         self._failpoints.at_step()
         return self._runner.launch(plan)
+
+    def copy(self, copies: Sequence[HostCopy]) -> None:
+        """Passes copies on."""
+        self._runner.copy(copies)
 
     def close(self) -> None:
         """Closes the runner behind it."""

@@ -105,6 +105,16 @@ def test_wrong_flag_gets_one_sentence_and_status_2(arguments, sentence, capsys):
             "--disable-radix-cache forbids it",
         ),
         ("--enable-hierarchical-cache --hicache-ratio 3 --hicache-size 4", "both say how much host memory is used"),
+        ("--hicache-storage-dir d", "--hicache-storage-dir is for --hicache-storage-backend file; give that too"),
+        ("--hicache-storage-backend file", "is for --enable-hierarchical-cache; give that too"),
+        (
+            "--enable-hierarchical-cache --hicache-storage-backend file",
+            "--hicache-storage-backend file needs a folder; give --hicache-storage-dir",
+        ),
+        (
+            "--hicache-storage-prefetch-policy timeout",
+            "--hicache-storage-prefetch-policy is for --hicache-storage-backend file; give that too",
+        ),
         ("--enable-hierarchical-cache --tp-size 2", "works with one rank; leave it or --tp-size out"),
         ("--test-failpoint scheduler.explode=1", "PROCESS.ACTION=NUMBER"),
         ("--test-failpoint scheduler.die_at_step=x", "PROCESS.ACTION=NUMBER"),

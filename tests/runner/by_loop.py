@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from corymb.cache.cache import Cache
-from corymb.models.build import RunnerOptions, build
+from corymb.cache.storage import Storage
+from corymb.models.build import Built, RunnerOptions, build
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.door import Limits
 from corymb.scheduler.loop import Loop
@@ -55,6 +56,7 @@ def serve_rounds(
     *,
     flush: bool = False,
     after_step: Callable[[Cache], None] = lambda _: None,
+    make_storage: Callable[[Built], Storage] | None = None,
 ) -> list[FakePort]:
     """Runs one list of requests after another on one server; with `flush`, the cache is dropped in between."""
     most = int(variant.get("max_running_requests", 16))  # type: ignore[call-overload]
@@ -63,7 +65,7 @@ def serve_rounds(
     options = RunnerOptions(folder, max_running_requests=most, **runner_options)  # type: ignore[arg-type]
     built = build(options, lambda *_: None)
     config = SchedulerConfig(**({"max_running_requests": most} | others))  # type: ignore[arg-type]
-    cache = Cache(built.cache_config)
+    cache = Cache(built.cache_config, make_storage(built) if make_storage else None)
     limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
     windows, matchers = variant.get("windows"), variant.get("matchers")
     scheduler = Scheduler(config, cache, limits, windows=windows, matchers=matchers)  # type: ignore[arg-type]
@@ -75,6 +77,10 @@ def serve_rounds(
             loop.step()
             after_step(cache)
         cache.check()
+        if cache.host and cache.host.storage:
+            loop.step()  # an idle one: copies what is to be written
+            while cache.host.storage.num_writing:
+                loop.step()
         if flush:
             scheduler.receive(Control("flush", "flush_cache"))
             assert [reply.ok for reply in scheduler.take_replies()] == [True]
