@@ -20,6 +20,8 @@ def main(name: str = "speculation") -> None:
     print(table(curves))
     print()
     print(windows(lines))
+    print()
+    print(shares(lines))
     print(RESULTS / f"{name}.svg")
 
 
@@ -54,6 +56,20 @@ def windows(lines: Iterable[dict[str, Any]]) -> str:
     rows = ["| batch | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
     for batch, row in sorted(found.items()):
         rows.append(f"| {batch} | " + " | ".join(f"{row[kind]:.2f}" if kind in row else "" for kind in kinds) + " |")
+    return "\n".join(rows)
+
+
+def shares(lines: Iterable[dict[str, Any]]) -> str:
+    """What else is asked of steps, by mode and batch."""
+    wanted = ("accept_length", "step_overhead_share", "gpu_busy_share", "step_prediction_error", "same_answers")
+    found: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    for line in lines:
+        if line["metric"] in wanted:
+            found[line["params"]["mode"], line["params"]["batch"]][line["metric"]] = line["value"]
+    rows = ["| mode | batch | " + " | ".join(wanted) + " |", "|---" * (len(wanted) + 2) + "|"]
+    for (mode, batch), row in sorted(found.items()):
+        cells = [f"{row[metric]:.3f}" if metric in row else "" for metric in wanted]
+        rows.append(f"| {mode} | {batch} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
 

@@ -126,6 +126,7 @@ class Drafted:
     verify_s: float  # without what the step waited for masks
     num_allowed: Int32 | None = None  # [R], of the verified, drafts that might be accepted; None: all of them
     blocks: Blocks | None = None  # what became known in this step; None where nobody estimates
+    settle_s: float = 0.0  # of `verify_s`, what came behind the target's forward, where that is told apart
 
     @property
     def allowed(self) -> Int32:

@@ -109,12 +109,12 @@ class Parent:
         self._outbox = Outbox(self._main, bounded=True)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str, detail: str = "") -> Iterator[None]:
         """Tells of a stage of the start-up while it lasts and when it is over."""
         begun_s = time.monotonic()
         self._outbox.send(Stage(self.name, name))
         yield
-        self._outbox.send(Stage(self.name, name, seconds=time.monotonic() - begun_s))
+        self._outbox.send(Stage(self.name, name, seconds=time.monotonic() - begun_s, detail=detail))
 
     def ready(self, info: dict[str, int | float | str | bool | None]) -> None:
         """Tells that the start-up is over."""

@@ -56,7 +56,9 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
             line = alone(own_port, runner) if ranks is None else lead(stack, ranks, own_port, runner)
         windows = None
         if built.num_drafts is not None:
-            with parent.stage("drafts"):
+            wishes = config.speculative
+            how = f"{wishes.speculative_algorithm}, up to {built.num_drafts} a row and step, {wishes.verify_mode}"
+            with parent.stage("drafts", how):
                 windows = make_windows(config.speculative, built)
         storage = None
         if config.memory.hicache_storage_backend is not None:

@@ -43,3 +43,10 @@ def test_every_metric_is_described_with_its_type_and_none_that_is_not() -> None:
     described = dict(re.findall(r"^\| `(corymb_\w+)` \| (\w+) \|", text, re.MULTILINE))
     exposed = dict(re.findall(r"^# TYPE (\w+) (\w+)$", Metrics("model").exposition().decode(), re.MULTILINE))
     assert described == exposed
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_metrics_that_are_named_in_passing_exist(path: Path) -> None:
+    exposed = set(re.findall(r"^# TYPE (\w+) \w+$", Metrics("model").exposition().decode(), re.MULTILINE))
+    named = set(re.findall(r"\bcorymb_[a-z0-9_]*[a-z0-9](?![\w*])", path.read_text()))
+    assert {name for name in named if re.sub(r"_(bucket|sum|count)$", "", name) not in exposed} == set()
