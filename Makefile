@@ -3,6 +3,7 @@
 #   make test            lint, types and all tests, as CI does
 #   make clients         the web page in Chromium, and other people's clients against a whole server, as CI does
 #   make soak, make fuzz the long randomised runs: of tree and scheduler, and of requests (20,000 and more)
+#   make suite        drives JSON-Schema-Test-Suite, from PyPI, through the gate of schemas; fails where one is violated
 #   make mutants         plants every fault of tests/mutants/faults.py and says which test catches it
 PYTHON ?= python3
 MODEL ?=
@@ -19,7 +20,7 @@ EXTRAS := $(if $(GPU),[gpu],)
 PIP := .venv/bin/python -P -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
 
-.PHONY: serve test lint types unit clients fuzz soak mutants venv clean
+.PHONY: serve test lint types unit clients fuzz soak suite mutants venv clean
 
 serve: .venv/.installed
 	@exec .venv/bin/serve $(MODEL) $(ARGS)
@@ -44,6 +45,11 @@ fuzz: .venv/.installed-clients
 
 soak: .venv/.installed-dev
 	.venv/bin/pytest --hypothesis-profile=soak -p no:cacheprovider --timeout=0 tests/cache tests/scheduler tests/grammars
+
+suite: .venv/.installed-dev
+	@.venv/bin/python -P -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest .venv/suite jsonschema==4.26.0
+	@tar xzf .venv/suite/jsonschema-4.26.0.tar.gz -C .venv/suite
+	.venv/bin/python benchmarks/schema_suite.py .venv/suite/jsonschema-4.26.0/json/tests
 
 mutants: .venv/.installed-dev
 	.venv/bin/python tests/mutants/mutants.py

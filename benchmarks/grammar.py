@@ -2,6 +2,7 @@
 
 python benchmarks/grammar.py masks --tokenizer FOLDER --vocab-sizes 49152 151936
 python benchmarks/grammar.py serving --port 30000 --concurrency 32 --output-tokens 128
+python benchmarks/grammar.py all   # of both back ends, with the demo model, on servers of its own: four minutes
 """
 
 import argparse
@@ -10,7 +11,10 @@ import itertools
 import json
 import random
 import statistics
+import subprocess
+import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +24,9 @@ from record import record
 from tqdm import tqdm
 
 from corymb.models.grammar_backends import Program, Vocabulary, make_backend
+from corymb.models.source import resolve
 from corymb.scheduler.messages import Grammar
+from corymb.serve.config import cache_folder
 from corymb.serve.schemas import any_json_rules, schema_rules
 from corymb.serve.strings import whole_answer
 from corymb.serve.tokenizer import load_tokenizer
@@ -41,9 +47,9 @@ LIST = {
     },
 }
 GRAMMARS = {
-    "json": any_json_rules,
-    "schema": lambda: schema_rules(LIST),
-    "regex": lambda: whole_answer("[0-9]{4}-[0-9]{2}-[0-9]{2}( [A-Za-z ,.]{3,40})?"),
+    "json": Grammar("json_object", any_json_rules()),
+    "schema": Grammar("json_schema", schema_rules(LIST)),
+    "regex": Grammar("regex", whole_answer("[0-9]{4}-[0-9]{2}-[0-9]{2}( [A-Za-z ,.]{3,40})?"), spells_end=True),
 }
 HOSTILE = [
     {"regex": "".join(f"([a-z]{{0,{900 + number}}})" for number in range(40))},
@@ -54,32 +60,41 @@ PATH = "/v1/completions"
 
 
 def main() -> None:
-    """Runs one of the two."""
+    """Runs what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="kind", required=True)
     masks = kinds.add_parser("masks")
     masks.add_argument("--tokenizer", type=Path, required=True, help="a model folder")
-    masks.add_argument("--vocab-sizes", type=int, nargs="+", default=[49152, 151936])
-    masks.add_argument("--walks", type=int, default=20)
     serving = kinds.add_parser("serving")
     serving.add_argument("--host", default="127.0.0.1")
-    serving.add_argument("--port", type=int, default=30000)
-    serving.add_argument("--concurrency", type=int, default=32)
-    serving.add_argument("--output-tokens", type=int, default=128)
-    serving.add_argument("--rounds", type=int, default=3)
+    serving.add_argument("--grammar-backend", default="xgrammar", help="of the server that runs there")
+    everything = kinds.add_parser("all")
+    everything.add_argument("--tokenizer", type=Path, help="a model folder; the demo model's if left out")
+    everything.add_argument("--model", nargs="*", default=[], help="the demo model if left out")
+    for kind in (masks, everything):
+        kind.add_argument("--vocab-sizes", type=int, nargs="+", default=[49152, 151936])
+        kind.add_argument("--walks", type=int, default=20)
+        kind.add_argument("--backends", nargs="+", default=["xgrammar", "llguidance"])
+    for kind in (serving, everything):
+        kind.add_argument("--port", type=int, default=30000)
+        kind.add_argument("--concurrency", type=int, default=32)
+        kind.add_argument("--output-tokens", type=int, default=128 if kind is serving else 64)
+        kind.add_argument("--rounds", type=int, default=3 if kind is serving else 2)
     options = parser.parse_args()
-    if options.kind == "masks":
-        for size in options.vocab_sizes:
-            measure_masks(options.tokenizer, size, options.walks)
-    else:
+    if options.kind != "serving":
+        for size, backend in itertools.product(options.vocab_sizes, options.backends):
+            measure_masks(options, size, backend)
+    if options.kind == "serving":
         uvloop.run(measure_serving(options))
+    if options.kind == "all":
+        measure_servers(options)
 
 
-def measure_masks(folder: Path, size: int, walks: int) -> None:
+def measure_masks(options: argparse.Namespace, size: int, backend_name: str) -> None:
     """Compiles each grammar and follows it along random texts."""
-    backend = make_backend("xgrammar", vocabulary_of(folder, size))
-    for name, rules in tqdm(GRAMMARS.items(), unit="grammar", desc=f"{size} tokens"):
-        grammar = Grammar("regex" if name == "regex" else "ebnf", rules(), spells_end=name == "regex")
+    folder = options.tokenizer or resolve(None, cache_dir=cache_folder(None)).folder
+    backend = make_backend(backend_name, vocabulary_of(folder, size))
+    for name, grammar in tqdm(GRAMMARS.items(), unit="grammar", desc=f"{backend_name}, {size} tokens"):
         begun_s = time.perf_counter()
         program = backend.compile(grammar)
         compiled_s = time.perf_counter()
@@ -87,13 +102,40 @@ def measure_masks(folder: Path, size: int, walks: int) -> None:
         dumped_s = time.perf_counter()
         backend.load(grammar, dumped)
         loaded_s = time.perf_counter()
-        params = {"grammar": name, "vocabulary": size}
+        params = {"grammar": name, "vocabulary": size, "backend": backend_name}
         record("grammar", "grammar_compile_ms", 1e3 * (compiled_s - begun_s), "ms", **params)
         record("grammar", "grammar_load_ms", 1e3 * (loaded_s - dumped_s), "ms", **params)
         record("grammar", "grammar_size_kb", len(dumped) / 1024, "KiB", **params)
-        times_us = sorted(1e6 * each for walk in range(walks) for each in follow(program, size, walk))
+        times_us = sorted(1e6 * each for walk in range(options.walks) for each in follow(program, size, walk))
         record("grammar", "mask_us_p50", statistics.median(times_us), "µs", **params)
         record("grammar", "mask_us_p99", times_us[int(len(times_us) * 0.99)], "µs", **params)
+
+
+def measure_servers(options: argparse.Namespace) -> None:
+    """Starts a server for each back end, and ends it."""
+    options.host = "127.0.0.1"
+    for backend in options.backends:
+        options.grammar_backend = backend
+        flags = ["--port", str(options.port), "--grammar-backend", backend]
+        server = subprocess.Popen([sys.executable, "-P", "-m", "corymb.serve", *options.model, *flags])
+        try:
+            wait_until_ready(server, f"http://{options.host}:{options.port}/health")
+            uvloop.run(measure_serving(options))
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], url: str) -> None:
+    """Asks for its health until it is well."""
+    while server.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.2)
+    raise SystemExit("The server has ended.")
 
 
 def vocabulary_of(folder: Path, size: int) -> Vocabulary:
@@ -138,7 +180,8 @@ async def measure_serving(options: argparse.Namespace) -> None:
             timelines, seconds = await load(options, fields)
             rates[name].append(sum(line.num_output_tokens for line in timelines) / seconds)
             quiet += timelines if name == "plain" else []
-    params = {"concurrency": options.concurrency, "output_tokens": options.output_tokens}
+    load_size = {"concurrency": options.concurrency, "output_tokens": options.output_tokens}
+    params = {**load_size, "backend": options.grammar_backend}
     for name, found in rates.items():
         record("grammar", f"{name}_output_tok_s", statistics.median(found), "tok/s", **params)
     ratio = statistics.median(rates["grammar"]) / statistics.median(rates["plain"])

@@ -49,13 +49,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", type=Path, help="the folder that holds the drafts")
     parser.add_argument("--write", type=Path, help="the document whose table to rewrite")
+    parser.add_argument("--backends", nargs="+", default=["xgrammar", "llguidance"])
     options = parser.parse_args()
-    backend = _backend()
-    found = {draft: measure(backend, options.suite / draft) for draft in DRAFTS}
-    for draft, figures in found.items():
-        record("schema_suite", "schemas_accepted", figures.accepted / figures.schemas, "share", draft=draft)
-        record("schema_suite", "valid_values_reached", figures.reached / figures.valid, "share", draft=draft)
-        record("schema_suite", "accepted_but_violated", len(figures.violated), "values", draft=draft)
+    found = {
+        (draft, name): measure(_backend(name), options.suite / draft) for name in options.backends for draft in DRAFTS
+    }
+    for (draft, name), figures in found.items():
+        params = {"draft": draft, "backend": name}
+        record("schema_suite", "schemas_accepted", figures.accepted / figures.schemas, "share", **params)
+        record("schema_suite", "valid_values_reached", figures.reached / figures.valid, "share", **params)
+        record("schema_suite", "accepted_but_violated", len(figures.violated), "values", **params)
     if options.write:
         text = options.write.read_text()
         before, after = text.split(BEGIN)[0], text.split(END)[1]
@@ -78,7 +81,7 @@ def measure(backend: Backend, folder: Path) -> Figures:
                 figures.refused[word[1] if word else "(no value is right)"] += 1
                 continue
             figures.accepted += 1
-            program = backend.compile(Grammar("ebnf", rules))
+            program = backend.compile(Grammar("json_schema", rules))
             for test in case["tests"]:
                 count(figures, program, test, f"{path.name}: {case['description']}: {test['description']}")
     return figures
@@ -109,26 +112,26 @@ def accepts(program: Program, text: str) -> bool:
     return all(matcher.accept(byte) for byte in text.encode()) and matcher.accept(EOS_ID)
 
 
-def table(found: dict[str, Figures]) -> str:
+def table(found: dict[tuple[str, str], Figures]) -> str:
     """For the document."""
     lines = [
-        "| draft | schemas | accepted | wrong values that an answer can be | right values that an answer can be | "
-        "refused most often for |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| draft | back end | schemas | accepted | wrong values that an answer can be | right values that an answer "
+        "can be | refused most often for |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for draft, figures in found.items():
+    for (draft, name), figures in found.items():
         words = ", ".join(f"`{word}`" for word, _ in figures.refused.most_common(8) if not word.startswith("("))
         lines.append(
-            f"| {draft} | {figures.schemas} | {figures.accepted} ({figures.accepted / figures.schemas:.0%}) | "
+            f"| {draft} | {name} | {figures.schemas} | {figures.accepted} ({figures.accepted / figures.schemas:.0%}) | "
             f"{len(figures.violated)} of {figures.invalid} | {figures.reached} of {figures.valid} | {words} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def _backend() -> Backend:
+def _backend(name: str) -> Backend:
     spelling = byte_tokenizer().spelling
     tokens = [spelling[index] for index in range(256 + len(BYTE_SPECIALS))]
-    return make_backend("xgrammar", Vocabulary(tokens, spelling.specials, [EOS_ID]))
+    return make_backend(name, Vocabulary(tokens, spelling.specials, [EOS_ID]))
 
 
 if __name__ == "__main__":

@@ -105,6 +105,34 @@ def lengths(node: Node) -> tuple[int, int | None]:
     return least * node.least, None if node.most is None or most is None else most * node.most
 
 
+def within(node: Node, least: int, most: int | None) -> Node | None:
+    """The same, of so many characters, where one repetition in it alone varies; None where it is not that simple."""
+    if isinstance(node, Sequence):
+        return _sequence_within(node, least, most)
+    if not isinstance(node, Repeat):
+        return None
+    size, longest = lengths(node.item)
+    if not size or size != longest:
+        return None
+    bounds = [each for each in (node.most, None if most is None else most // size) if each is not None]
+    low, high = max(node.least, -(-least // size)), min(bounds, default=None)
+    if max(low, high or 0) > MAX_REPEATS or (high is not None and low > high):
+        return None
+    return Repeat(node.item, low, high)
+
+
+def _sequence_within(node: Sequence, least: int, most: int | None) -> Node | None:
+    sizes = [lengths(item) for item in node.items]
+    varying = [index for index, (shortest, longest) in enumerate(sizes) if shortest != longest]
+    fixed = sum(shortest for shortest, longest in sizes if shortest == longest)
+    if len(varying) != 1 or (most is not None and most < fixed):
+        return None
+    inner = within(node.items[varying[0]], max(least - fixed, 0), None if most is None else most - fixed)
+    if inner is None:
+        return None
+    return Sequence((*node.items[: varying[0]], inner, *node.items[varying[0] + 1 :]))
+
+
 def can_begin_in(node: Node, ranges: Ranges) -> bool:
     """Whether some text that it matches begins with a character of a set."""
     if isinstance(node, Chars):

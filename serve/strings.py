@@ -14,6 +14,7 @@ from corymb.serve.patterns import (
     can_begin_in,
     lengths,
     parse,
+    within,
 )
 from corymb.serve.rules import Ranges, Rules, any_of, characters, complement, counted, intersection, literal, normal
 from corymb.serve.spoken import SPACE
@@ -95,10 +96,7 @@ def counted_string(rules: Rules, least: int, most: int | None) -> str:
 
 def matching_string(rules: Rules, pattern: str, least: int, most: int | None) -> str:
     """A JSON string in which the pattern is found, of so many characters. Raises BadPattern, TooComplex."""
-    branches = parse(pattern)
-    for branch in branches:
-        _check_length(branch, least, most)
-    return any_of([_found(branch, rules) for branch in branches])
+    return any_of([_found(_kept_to(branch, least, most), rules) for branch in parse(pattern)])
 
 
 def format_string(rules: Rules, name: str) -> str:
@@ -111,14 +109,18 @@ def json_literal(text: str) -> str:
     return "".join(char if _is_plain(ord(char)) else _escape(ord(char)) for char in text)
 
 
-def _check_length(branch: Branch, least: int, most: int | None) -> None:
+def _kept_to(branch: Branch, least: int, most: int | None) -> Branch:
+    """Of so many characters. Raises BadPattern where that is more than keeping to one count."""
     shortest, longest = lengths(branch.node)
-    if not (branch.from_start and branch.to_end):
-        longest = None
-    if shortest < least or (most is not None and (longest is None or longest > most)):
+    is_whole = branch.from_start and branch.to_end
+    if shortest >= least and (most is None or (is_whole and longest is not None and longest <= most)):
+        return branch
+    kept = within(branch.node, least, most) if is_whole else None
+    if kept is None:
         raise BadPattern(
             0, "it does not keep to minLength and maxLength by itself, and both cannot be followed at once"
         )
+    return Branch(kept, from_start=True, to_end=True)
 
 
 def _found(branch: Branch, rules: Rules) -> str:

@@ -26,10 +26,27 @@ def tag_text(tag: object) -> str:
 
     Raises Unsupported, BadPattern, TooComplex.
     """
-    if not isinstance(tag, dict) or not isinstance(tag.get("format"), dict):
+    form = _older_format(tag) if isinstance(tag, dict) and "structures" in tag else tag
+    if not isinstance(form, dict) or not isinstance(form.get("format"), dict):
         raise Unsupported('a structural tag is an object {"type": "structural_tag", "format": {…}}')
-    check_size(tag, MAX_TAG_CHARS)
-    return json.dumps({"type": "structural_tag", "format": _followed(tag["format"])}, ensure_ascii=False)
+    check_size(form, MAX_TAG_CHARS)
+    return json.dumps({"type": "structural_tag", "format": _followed(form["format"])}, ensure_ascii=False)
+
+
+def _older_format(tag: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `structures` and `triggers` mean: text with tags in it, each around JSON by a schema."""
+    structures, triggers = tag["structures"], tag.get("triggers")
+    if not isinstance(structures, list) or not all(isinstance(each, dict) for each in structures):
+        raise Unsupported('`structures` is a list of objects {"begin": …, "schema": {…}, "end": …}')
+    tags = [
+        {
+            "begin": each.get("begin"),
+            "content": {"type": "json_schema", "json_schema": each.get("schema", {})},
+            "end": each.get("end"),
+        }
+        for each in structures
+    ]
+    return {"format": {"type": "triggered_tags", "triggers": triggers, "tags": tags}}
 
 
 def _followed(node: Any) -> Any:

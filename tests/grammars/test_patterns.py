@@ -173,3 +173,25 @@ def test_what_follows_a_counted_set_is_known_soon() -> None:
         program = backend.compile(Grammar("regex", whole_answer(pattern), spells_end=True))
         slowest_s = min(rehearse(program, len(tokens)) for _ in range(3))
         assert slowest_s < 0.001, pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "least", "most", "right", "wrong"),
+    [
+        ("^[a-z]+$", 0, 3, ["a", "abc"], ["", "abcd"]),
+        ("^[A-Z][a-z]*!$", 3, 5, ["Ab!", "Abcd!"], ["A!", "Abcde!"]),
+        ("^(ab){1,9}$", 3, 8, ["abab", "abababab"], ["ab", "ababababab"]),
+        ("^x-\\d{2,}$", 5, None, ["x-123", "x-123456"], ["x-12"]),
+    ],
+)
+def test_one_repetition_keeps_to_a_length(bytewise, pattern, least, most, right, wrong) -> None:
+    rules = Rules()
+    program = bytewise.program(rules.text(matching_string(rules, pattern, least, most)))
+    assert [bytewise.accepts(program, json.dumps(text)) for text in right] == [True] * len(right)
+    assert not any(bytewise.accepts(program, json.dumps(text)) for text in wrong)
+
+
+@pytest.mark.parametrize("pattern", ["^[a-z]+[0-9]+$", "^(a|bc)+$", "[a-z]+", "^abcdef[0-9]*$"])
+def test_what_no_single_count_keeps_to_a_length_is_refused(pattern) -> None:
+    with pytest.raises(BadPattern, match="maxLength"):
+        matching_string(Rules(), pattern, 0, 5)

@@ -87,7 +87,9 @@ def test_a_structural_tag_holds_its_schema_and_leaves_the_rest_free(whole_tape) 
     tag = {"begin": "<f>", "content": {"type": "json_schema", "json_schema": schema}, "end": "</f>"}
     wanted = {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<f>"], "tags": [tag]}}
     said = 'hello <f>{"a": 1}</f> and more'
-    for fields in ({"response_format": wanted}, {"structural_tag": json.dumps(wanted)}):
+    older = {"structures": [{"begin": "<f>", "schema": schema, "end": "</f>"}], "triggers": ["<f>"]}
+    older_format = {"response_format": {"type": "structural_tag", **older}}
+    for fields in ({"response_format": wanted}, {"structural_tag": json.dumps(wanted)}, older_format):
         assert chat(whole_tape, tape(said), **fields).json()["choices"][0]["message"]["content"] == said
     broken = chat(whole_tape, tape('hello <f>{"a": "x"}</f>'), response_format=wanted, max_tokens=200)
     text = broken.json()["choices"][0]["message"]["content"]
