@@ -1,13 +1,16 @@
 """What speculation brings: plain, static and compact decoding in a closed loop of 1 to 256 requests of three kinds.
 
-    python benchmarks/speculation.py TARGET --draft DRAFT               DRAFT holds sps.json (corymb draft profile)
     python benchmarks/speculation.py TARGET --draft DRAFT --batches 1 8 64 --device cuda
-    python benchmarks/speculation.py --plot                             results/speculation.svg, and tables
+    python benchmarks/speculation.py TARGET --draft DRAFT --batches 1 2 4 8 16 32 --rounds 2 --name speculation_cpu
+    python benchmarks/speculation.py --plot                     results/speculation.svg, and tables
+
+Costs are those of DRAFT/sps.json (corymb draft profile) where it exists, else measured at the start as a server does.
 
 Requests run through the scheduler, cache and runner that serve, without HTTP around them. Each place that gets free is
 taken at once; what is measured lies between the first full batch and the last request's coming. Figures, by mode and
-batch: tokens a second, the share of a step that is not verification, mean window and utilisation by kind of task,
-accept length, and how far the cost model's step times are from those that came. Answers of all modes are compared.
+batch: tokens a second, the share of a step that is not the target's forward, the share that the device works, mean
+window and utilisation by kind of task, accept length, and how far the cost model's step times are from those that came.
+Answers of all modes are compared.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -40,14 +44,26 @@ from corymb.speculative.allocation import Compact
 from corymb.speculative.block_speculation import BlockSpeculation, read_block_speculation
 from corymb.speculative.budget import Budgets
 from corymb.speculative.calibration import read_temperatures
-from corymb.speculative.cost_model import read_table
+from corymb.speculative.cost_model import CostModel, read_table
+from corymb.speculative.measuring import measure_server
 from corymb.speculative.prompts import Prompts
+from corymb.speculative.trace import Trace, Traced
 
 KINDS = ("arithmetic", "list", "chat")  # from the easiest to draft for to the hardest
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 Mode = Literal["plain", "static", "compact"]
 MODES: tuple[Mode, ...] = ("plain", "static", "compact")
 MOST_ANSWER = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """One step, in seconds."""
+
+    step_s: float  # from the result before it to its own
+    verify_s: float  # the target's forward
+    device_s: float  # all that the device did
+    predicted_s: float | None
 
 
 @dataclass
@@ -58,9 +74,10 @@ class Watch:
     kinds: dict[bytes, str]
     windows: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     accepted: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    took: list[tuple[float, float, float | None]] = field(default_factory=list)  # step, verification, predicted step
+    took: list[Took] = field(default_factory=list)
+    steps: int = 0
+    idle: int = 0  # of the steps, those that did not draft
     _of_row: dict[int, str] = field(default_factory=dict)
-    _predicted: dict[int, float | None] = field(default_factory=dict)
     _last_s: float | None = None
 
     @property
@@ -74,29 +91,28 @@ class Watch:
 
     def budget(self, step: int, rows: Int32, starts: Int32, most: Int32) -> int | None:
         """See WindowPolicy."""
-        found = self.inner.budget(step, rows, starts, most)
-        decision = self.inner.last if isinstance(self.inner, Budgets) else None
-        self._predicted[step] = decision.step_s if decision and found == decision.budget else None
-        return found
+        return self.inner.budget(step, rows, starts, most)
 
-    def learn(self, plan: StepPlan, sampled: Sampled) -> None:
+    def learn(self, plan: StepPlan, sampled: Sampled) -> float | None:
         """See WindowPolicy."""
-        self.inner.learn(plan, sampled)
+        predicted_s = self.inner.learn(plan, sampled)
+        self.idle += sampled.drafted is None and plan.windows is not None
+        self.steps += plan.windows is not None
         for opened in plan.opened:
             self._of_row[opened.row] = self.kinds[opened.prompt_ids.tobytes()]
         now_s, before_s = time.perf_counter(), self._last_s
         decodes = bool((plan.token_ids == LAST_SAMPLED).all())
         self._last_s = now_s if decodes else None
-        predicted = self._predicted.pop(plan.step, None)
         if not decodes or before_s is None:
-            return
+            return predicted_s
         drafted = sampled.drafted
-        verify_s = sampled.forward_s if drafted is None else drafted.verify_s
-        self.took.append((now_s - before_s, verify_s, predicted))
+        verify_s = sampled.forward_s if drafted is None else drafted.verify_s - drafted.settle_s
+        self.took.append(Took(now_s - before_s, verify_s, sampled.forward_s, predicted_s))
         verified = np.zeros(plan.num_rows, np.int32) if drafted is None else drafted.num_verified
         for row, window, count in zip(plan.rows.tolist(), verified.tolist(), sampled.counts.tolist(), strict=True):
             self.windows[self._of_row[row]].append(window + 1)
             self.accepted[self._of_row[row]].append(count)
+        return predicted_s
 
 
 @dataclass
@@ -161,19 +177,26 @@ class Bench:
         self._prompts = [ids for _, ids in asked]
         self._longest = max(map(len, self._prompts)) + flags.max_answer
         self._speculation = self._read_draft()
+        self._costs: CostModel | None = None
+        self._trace = None if flags.trace is None else Trace(flags.trace)
 
     def run(self) -> None:
         """Measures every mode at every batch."""
         answers: dict[int, list[list[int]]] = {}
-        for mode in self._flags.modes:
-            built = self._build(None if mode == "plain" else self._speculation)
-            try:
-                for batch in self._flags.batches:
-                    found = self._measure(built, mode, batch)
-                    same = sum(one == other for one, other in zip(found, answers.setdefault(batch, found), strict=True))
-                    record("speculation", "same_answers", same / len(found), "share", mode=mode, batch=batch)
-            finally:
-                built.runner.close()
+        for speculation in (None, self._speculation):
+            modes = [mode for mode in self._flags.modes if (mode == "plain") == (speculation is None)]
+            if modes:
+                self._run_modes(modes, self._build(speculation), answers)
+
+    def _run_modes(self, modes: Sequence[Mode], built: Built, answers: dict[int, list[list[int]]]) -> None:
+        """Modes of one runner."""
+        try:
+            for batch, mode in itertools.product(self._flags.batches, modes):
+                found = self._measure(built, mode, batch)
+                same = sum(one == other for one, other in zip(found, answers.setdefault(batch, found), strict=True))
+                self._record("same_answers", same / len(found), "share", mode=mode, batch=batch)
+        finally:
+            built.runner.close()
 
     def _read_draft(self) -> BlockSpeculation:
         folder: Path = self._flags.draft
@@ -209,34 +232,43 @@ class Bench:
             loop.step()
         if port.failures:
             raise SystemExit(f"Requests failed: {port.failures[:3]}")
-        record("speculation", "serving_output_tok_s", port.rate, "tok/s", mode=mode, batch=batch)
+        self._record("serving_output_tok_s", port.rate, "tok/s", mode=mode, batch=batch)
         if watch is not None:
             self._report(watch, mode, batch)
         return [port.token_ids[request.rid] for request in requests]
 
     def _policy(self, mode: Mode, built: Built) -> WindowPolicy:
-        num_drafts = self._speculation.num_drafts
+        num_drafts, num_rows = self._speculation.num_drafts, built.cache_config.num_rows
         if mode == "static":
             return FullWindows(num_drafts)
-        return Budgets(num_drafts, built.cache_config.num_rows, read_table(self._flags.draft / "sps.json"))
+        table = self._flags.draft / "sps.json"
+        if self._costs is None:
+            self._costs = read_table(table) if table.exists() else measure_server(built)
+        budgets = Budgets(num_drafts, num_rows, deepcopy(self._costs))  # it goes on learning
+        return budgets if self._trace is None else Traced(budgets, self._trace, lambda: budgets.last)
 
     def _report(self, watch: Watch, mode: Mode, batch: int) -> None:
         where: dict[str, str | int] = {"mode": mode, "batch": batch}
+        self._record("steps_without_drafts", watch.idle / watch.steps, "share", **where)
         if not watch.took:
             return
         everything = [count for counts in watch.accepted.values() for count in counts]
-        record("speculation", "accept_length", mean(everything), "tokens", **where)
+        self._record("accept_length", mean(everything), "tokens", **where)
         for kind in KINDS:
             windows, accepted = watch.windows[kind], watch.accepted[kind]
             if windows:
-                record("speculation", "window_mean", mean(windows), "tokens", kind=kind, **where)
-                record("speculation", "window_used", sum(accepted) / sum(windows), "share", kind=kind, **where)
-        step_s = sum(took for took, _, _ in watch.took)
-        verify_s = sum(verify for _, verify, _ in watch.took)
-        record("speculation", "step_overhead_share", 1 - verify_s / step_s, "share", **where)
-        errors = [abs(predicted - took) / took for took, _, predicted in watch.took if predicted is not None]
+                self._record("window_mean", mean(windows), "tokens", kind=kind, **where)
+                self._record("window_used", sum(accepted) / sum(windows), "share", kind=kind, **where)
+        step_s = sum(one.step_s for one in watch.took)
+        verify_s, device_s = sum(one.verify_s for one in watch.took), sum(one.device_s for one in watch.took)
+        self._record("step_overhead_share", 1 - verify_s / step_s, "share", **where)
+        self._record("gpu_busy_share", device_s / step_s, "share", **where)
+        errors = [abs(one.predicted_s - one.step_s) / one.step_s for one in watch.took if one.predicted_s is not None]
         if errors:
-            record("speculation", "step_prediction_error", median(errors), "share", **where)
+            self._record("step_prediction_error", median(errors), "share", **where)
+
+    def _record(self, metric: str, value: float, unit: str, **params: str | int) -> None:
+        record(self._flags.name, metric, value, unit, **params)
 
     def _request(self, index: int, prompt: Int32) -> Generate:
         sampling = Sampling(
@@ -258,10 +290,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-answer", type=int, default=MOST_ANSWER)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trace", type=Path, help="a line of JSON a step of compact, as --speculative-trace writes")
+    parser.add_argument("--name", default="speculation", help="of the file in results")
     parser.add_argument("--plot", action="store_true")
     flags = parser.parse_args(arguments)
     if flags.plot:
-        speculation_plot.main()
+        speculation_plot.main(flags.name)
         return
     if flags.target is None or flags.draft is None:
         parser.error("give TARGET and --draft, or --plot")

@@ -1,4 +1,4 @@
-"""Throughput against the speed that each user sees, and the tables beside it, from results/speculation.jsonl."""
+"""Throughput against the speed that each user sees, and the tables beside it, from results/NAME.jsonl."""
 
 import json
 from collections import defaultdict
@@ -12,15 +12,17 @@ COLOURS = {"plain": "#8a8a8a", "static": "#1b6ca8", "compact": "#c8553d"}
 Curves = dict[str, dict[int, float]]  # by mode, by batch: tokens a second
 
 
-def main() -> None:
+def main(name: str = "speculation") -> None:
     """The newest figure of every mode and batch."""
-    lines = [json.loads(line) for line in (RESULTS / "speculation.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
     curves = by_mode(lines, "serving_output_tok_s")
-    (RESULTS / "speculation.svg").write_text(plot(curves))
+    (RESULTS / f"{name}.svg").write_text(plot(curves))
     print(table(curves))
     print()
     print(windows(lines))
-    print(RESULTS / "speculation.svg")
+    print()
+    print(shares(lines))
+    print(RESULTS / f"{name}.svg")
 
 
 def by_mode(lines: Iterable[dict[str, Any]], metric: str) -> Curves:
@@ -54,6 +56,20 @@ def windows(lines: Iterable[dict[str, Any]]) -> str:
     rows = ["| batch | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
     for batch, row in sorted(found.items()):
         rows.append(f"| {batch} | " + " | ".join(f"{row[kind]:.2f}" if kind in row else "" for kind in kinds) + " |")
+    return "\n".join(rows)
+
+
+def shares(lines: Iterable[dict[str, Any]]) -> str:
+    """What else is asked of steps, by mode and batch."""
+    wanted = ("accept_length", "step_overhead_share", "gpu_busy_share", "step_prediction_error", "same_answers")
+    found: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    for line in lines:
+        if line["metric"] in wanted:
+            found[line["params"]["mode"], line["params"]["batch"]][line["metric"]] = line["value"]
+    rows = ["| mode | batch | " + " | ".join(wanted) + " |", "|---" * (len(wanted) + 2) + "|"]
+    for (mode, batch), row in sorted(found.items()):
+        cells = [f"{row[metric]:.3f}" if metric in row else "" for metric in wanted]
+        rows.append(f"| {mode} | {batch} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
 

@@ -15,6 +15,15 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
+class StateMarks:
+    """Where the rows of a step come by states that are wanted."""
+
+    widths: Tensor  # int32 [R], tokens of the row after which its state is wanted; 0: nowhere
+    slots: Tensor  # int64 [R], where it goes to
+    host_widths: NDArray[np.int32] | None = None  # None where the host does not know
+
+
+@dataclass(frozen=True, slots=True)
 class RaggedLayout:
     """Where the rows of one step stand. Tensors are on the device of the pools; `host_*` are the same on the host."""
 
@@ -32,6 +41,7 @@ class RaggedLayout:
     host_starts: NDArray[np.int32]
     state_slots: Tensor | None = None  # int64 [R], each row's slot in the pools of recurrent states; None without any
     moves_states: bool = True  # False: states stay as they were before the step, since its tokens may be taken back
+    marks: StateMarks | None = None
 
     @property
     def num_rows(self) -> int:

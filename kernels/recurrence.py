@@ -5,6 +5,8 @@ sequence. An operation takes the row's new tokens through it and leaves the stat
 Slot 0 belongs to padding rows: what is left there means nothing, and what they give is read by nobody.
 Of a layout whose `moves_states` is False the rows are shorter than GRID, and all states stay as they were: so drafts
 are verified, and those that count are taken through the state by another call, with the same inputs: the same bits.
+Rows of a layout with `marks` are shorter than GRID too: after marks.widths[r] tokens the state of row r is also left in
+slot marks.slots[r].
 
 Long rows are computed in chunks that end at multiples of GRID of the sequence's positions, wherever the row begins.
 """

@@ -1,6 +1,7 @@
 """Recurrent layers as their definitions say, token by token in float64: what every back end is tested against."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -13,16 +14,16 @@ from corymb.kernels.recurrence import LENGTH_EPS, Convolution, DeltaRule, GatedN
 def convolve(x: Tensor, convolution: Convolution, windows: Tensor, layout: RaggedLayout) -> Tensor:
     """See Recurrence; float64, and `windows` is changed too."""
     out = torch.empty(x.shape, dtype=torch.float64, device=x.device)
-    for slot, tokens in _rows(layout):
-        window = windows[slot].double()
-        for token in tokens:
+    for row in _rows(layout):
+        window = windows[row.slot].double()
+        for token in row.tokens:
             seen = torch.cat((window, x[token : token + 1].double()))
             total = (seen * convolution.weight.double()).sum(0)
             if convolution.bias is not None:
                 total += convolution.bias.double()
             out[token] = F.silu(total) if convolution.silu else total
             window = seen[1:]
-        windows[slot] = window.to(windows.dtype)
+            row.leave(window, windows, token)
     return out
 
 
@@ -89,20 +90,38 @@ def _fold(
     step: Callable[[Tensor, int], tuple[Tensor, Tensor]], values: Tensor, states: Tensor, layout: RaggedLayout
 ) -> Tensor:
     out = torch.empty(values.shape, dtype=torch.float64, device=values.device)
-    for slot, tokens in _rows(layout):
-        state = states[slot].double()
-        for token in tokens:
+    for row in _rows(layout):
+        state = states[row.slot].double()
+        for token in row.tokens:
             state, out[token] = step(state, token)
-        states[slot] = state.to(states.dtype)
+            row.leave(state, states, token)
     return out
 
 
-def _rows(layout: RaggedLayout) -> Iterator[tuple[int, range]]:
-    """The state slot and the tokens of each row."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    slot: int
+    tokens: range
+    moves: bool
+    mark: int  # tokens after which the state is wanted; 0: nowhere
+    mark_slot: int
+
+    def leave(self, state: Tensor, states: Tensor, token: int) -> None:
+        """Writes the state after a token wherever it belongs."""
+        if token - self.tokens.start + 1 == self.mark:
+            states[self.mark_slot] = state.to(states.dtype)
+        if self.moves and token == self.tokens[-1]:
+            states[self.slot] = state.to(states.dtype)
+
+
+def _rows(layout: RaggedLayout) -> Iterator[_Row]:
     assert layout.state_slots is not None, "a layer with a state needs its slots"
+    nowhere = [0] * layout.num_rows
+    marks = (nowhere, nowhere) if layout.marks is None else (layout.marks.widths.tolist(), layout.marks.slots.tolist())
     first = 0
-    for slot, width in zip(layout.state_slots.tolist(), layout.host_widths.tolist(), strict=True):
-        yield slot, range(first, first + width)
+    rows = zip(layout.state_slots.tolist(), layout.host_widths.tolist(), *marks, strict=True)
+    for slot, width, mark, mark_slot in rows:
+        yield _Row(slot, range(first, first + width), layout.moves_states, mark, mark_slot)
         first += width
 
 

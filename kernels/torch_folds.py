@@ -5,6 +5,7 @@ GRID, and all tokens behind it up to the next, have the same bits wherever the s
 were beside it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,7 +41,7 @@ class Inputs:
 def fold(inputs: Inputs, states: Tensor, layout: RaggedLayout) -> Tensor:
     """Returns [T, H, V], and leaves the rows' new states in `states` [num_slots, H, K, V]."""
     assert layout.state_slots is not None, "a layer with a state needs its slots"
-    if len(layout.host_widths) == layout.num_tokens:
+    if len(layout.host_widths) == layout.num_tokens and layout.marks is None:
         return _fold_singles(inputs, states, layout)
     out = torch.empty_like(inputs.values)
     short = np.flatnonzero(layout.host_widths < GRID)
@@ -49,6 +50,7 @@ def fold(inputs: Inputs, states: Tensor, layout: RaggedLayout) -> Tensor:
     if len(short) == layout.num_rows:
         return out
     assert layout.moves_states, "only short rows leave their states alone"
+    assert layout.marks is None, "only short rows come by marks"
     chunks, slots = cut(layout), layout.state_slots.tolist()
     for row, (first, last) in zip(chunks.rows, pairwise(chunks.firsts), strict=True):
         if layout.host_widths[row] >= GRID:
@@ -77,13 +79,26 @@ def _fold_short(inputs: Inputs, states: Tensor, layout: RaggedLayout, rows: NDAr
     rows = rows[np.argsort(-layout.host_widths[rows], kind="stable")]
     widths, firsts = layout.host_widths[rows], (np.cumsum(layout.host_widths) - layout.host_widths)[rows]
     slots = layout.state_slots[torch.from_numpy(rows).to(out.device)]
-    chosen = states.index_select(0, slots)
+    chosen, marks = states.index_select(0, slots), list(marked(layout, rows))
     for nth in range(widths[0]):
         count = int(np.count_nonzero(widths > nth))
         tokens = torch.from_numpy(firsts[:count] + nth).to(out.device)
         out[tokens] = _step(inputs.at(tokens), chosen[:count])
+        for place, width, slot in marks:
+            if width == nth + 1:
+                states[slot] = chosen[place]
     if layout.moves_states:
         states.index_copy_(0, slots, chosen)
+
+
+def marked(layout: RaggedLayout, rows: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """Of these rows those that come by a mark: place among them, tokens up to there, slot that the state goes to."""
+    if layout.marks is None:
+        return
+    widths, slots = layout.marks.host_widths, layout.marks.slots.tolist()
+    assert widths is not None, "here the host knows"
+    for place in np.flatnonzero(widths[rows]).tolist():
+        yield place, int(widths[rows[place]]), int(slots[rows[place]])
 
 
 def _fold_piece(inputs: Inputs, state: Tensor, out: Tensor) -> None:

@@ -6,11 +6,12 @@ A row's results depend on that row alone, bit for bit.
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor
 
 from corymb.kernels.attention import RaggedLayout
 from corymb.kernels.recurrence import LENGTH_EPS, Convolution, DeltaRule, GatedNorm, StateSpace
-from corymb.kernels.torch_folds import Inputs, fold
+from corymb.kernels.torch_folds import Inputs, fold, marked
 
 
 class TorchRecurrence:
@@ -19,16 +20,14 @@ class TorchRecurrence:
     def convolve(self, x: Tensor, convolution: Convolution, windows: Tensor, layout: RaggedLayout) -> Tensor:
         """See Recurrence."""
         assert layout.state_slots is not None, "a layer with a state needs its slots"
-        moves, slots = layout.moves_states, layout.state_slots
-        if len(layout.host_widths) == len(x):
-            return _convolve(x.unsqueeze(1), convolution, windows, slots, moves=moves).squeeze(1)
+        if len(layout.host_widths) == len(x) and layout.marks is None:
+            return _convolve(x.unsqueeze(1), convolution, windows, layout, None).squeeze(1)
         out = torch.empty_like(x)
         firsts = np.cumsum(layout.host_widths) - layout.host_widths
         for width in np.unique(layout.host_widths).tolist():
             rows = np.flatnonzero(layout.host_widths == width)
             tokens = torch.from_numpy(firsts[rows, None] + np.arange(width)).to(x.device)
-            chosen = slots[torch.from_numpy(rows).to(x.device)]
-            out[tokens] = _convolve(x[tokens], convolution, windows, chosen, moves=moves)
+            out[tokens] = _convolve(x[tokens], convolution, windows, layout, rows)
         return out
 
     def apply_delta_rule(
@@ -69,11 +68,18 @@ class TorchRecurrence:
         return _normed(wide, norm).mul_(opened).to(x.dtype)
 
 
-def _convolve(x: Tensor, convolution: Convolution, windows: Tensor, slots: Tensor, *, moves: bool) -> Tensor:
-    """Rows of one width: x [R, width, channels]."""
+def _convolve(
+    x: Tensor, convolution: Convolution, windows: Tensor, layout: RaggedLayout, rows: NDArray[np.int64] | None
+) -> Tensor:
+    """Rows of one width, None for all: x [R, width, channels]."""
+    slots = layout.state_slots
+    assert slots is not None, "convolve has looked"
+    slots = slots if rows is None else slots[torch.from_numpy(rows).to(x.device)]
     seen = torch.cat((windows.index_select(0, slots).to(x.dtype), x), dim=1)
-    if moves:
+    if layout.moves_states:
         windows.index_copy_(0, slots, seen[:, x.shape[1] :].to(windows.dtype))
+    for nth, width, slot in marked(layout, rows) if rows is not None else ():
+        windows[slot] = seen[nth, width : width + windows.shape[1]].to(windows.dtype)
     num_tokens = x.shape[1]
     total = seen[:, :num_tokens] * convolution.weight[0]
     for index in range(1, len(convolution.weight)):

@@ -1,4 +1,4 @@
-"""Causal convolutions with carried windows: one token of each row, or pieces of long rows."""
+"""Causal convolutions with carried windows: one token of each row, pieces of long rows, or rows of drafts."""
 
 import triton.language as tl
 
@@ -93,4 +93,62 @@ def keep_windows(
         old = tl.load(window + (index + width) * CHANNELS, mask=inside & (source < 0), other=0.0)
         kept = tl.where(source >= 0, new.to(windows.dtype.element_ty), old)
         tl.store(window + index * CHANNELS, kept, mask=inside)
+
+
+@jit
+def convolve_rows(
+    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, windows: tl.tensor, slots: tl.tensor, offsets: tl.tensor,
+    widths: tl.tensor, marks: tl.tensor, mark_slots: tl.tensor, out: tl.tensor,
+    x_stride: tl.tensor, window_stride: tl.tensor,
+    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
+    MOVES: tl.constexpr, MARKS: tl.constexpr,
+) -> None:
+    """Program (r, b) takes a block of channels through all tokens of row r, as `convolve_tokens` would one by one.
+
+    MOVES: the window behind the row is kept. MARKS: the window after marks[r] tokens goes to mark_slots[r].
+    """
+    row = tl.program_id(0)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = channel < CHANNELS
+    slot = tl.load(slots + row).to(tl.int64)
+    kept = inside & (slot > 0)
+    window = windows + slot * window_stride + channel
+    first, width = tl.load(offsets + row).to(tl.int64), tl.load(widths + row)
+    inputs = x + first * x_stride + channel
+    nth = 0
+    while nth < width:
+        total = tl.zeros([BLOCK], tl.float32)
+        if BIAS:
+            total += tl.load(bias + channel, mask=inside, other=0.0)
+        for index in tl.static_range(WIDTH):
+            seen = look(inputs, window, nth, index, inside, kept, x_stride, CHANNELS, WIDTH)
+            total += seen.to(tl.float32) * tl.load(weight + index * CHANNELS + channel, mask=inside, other=0.0)
+        if SILU:
+            total = silu(total)
+        tl.store(out + (first + nth) * CHANNELS + channel, total.to(out.dtype.element_ty), mask=inside)
+        nth += 1
+    if MARKS:
+        mark = tl.load(marks + row)
+        if mark > 0:
+            target = windows + tl.load(mark_slots + row).to(tl.int64) * window_stride + channel
+            for index in tl.static_range(WIDTH - 1):
+                passed = look(inputs, window, mark, index, inside, kept, x_stride, CHANNELS, WIDTH)
+                tl.store(target + index * CHANNELS, passed.to(windows.dtype.element_ty), mask=kept)
+    if MOVES:
+        for index in tl.static_range(WIDTH - 1):
+            # Later entries move to earlier places, so none is overwritten before it is read.
+            left = look(inputs, window, width, index, inside, kept, x_stride, CHANNELS, WIDTH)
+            tl.store(window + index * CHANNELS, left.to(windows.dtype.element_ty), mask=kept)
+
+
+@jit
+def look(
+    inputs: tl.tensor, window: tl.tensor, nth: tl.tensor, index: tl.constexpr, inside: tl.tensor, kept: tl.tensor,
+    x_stride: tl.tensor, CHANNELS: tl.constexpr, WIDTH: tl.constexpr,
+) -> tl.tensor:
+    """What a row's token `nth` sees at `index` of its window: an input of the row, or one from before it."""
+    source = nth - (WIDTH - 1) + index
+    new = tl.load(inputs + source * x_stride, mask=inside & (source >= 0), other=0.0)
+    old = tl.load(window + (nth + index) * CHANNELS, mask=kept & (source < 0), other=0.0)
+    return tl.where(source >= 0, new, old.to(new.dtype))
 # fmt: on

@@ -24,16 +24,18 @@ def sigmoid(x: tl.tensor) -> tl.tensor:
 @jit
 def fold_rows(
     mixed: tl.tensor, strengths: tl.tensor, steps: tl.tensor, rate: tl.tensor, bias: tl.tensor, skip: tl.tensor,
-    states: tl.tensor, slots: tl.tensor, offsets: tl.tensor, widths: tl.tensor, out: tl.tensor,
+    states: tl.tensor, slots: tl.tensor, offsets: tl.tensor, widths: tl.tensor,
+    marks: tl.tensor, mark_slots: tl.tensor, out: tl.tensor,
     mixed_stride: tl.tensor, strength_stride: tl.tensor, step_stride: tl.tensor, state_stride: tl.tensor,
     scale: tl.tensor, least_step: tl.tensor, most_step: tl.tensor, most_width: "Count",
     QUERIES_AT: tl.constexpr, KEYS_AT: tl.constexpr, VALUES_AT: tl.constexpr,
     HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, DELTA: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, DELTA: tl.constexpr, MOVES: tl.constexpr, MARKS: tl.constexpr,
 ) -> None:
     """Program (r, h, b) takes a block of the value dimensions of head h through all tokens of row r.
 
-    Rows wider than `most_width` are left alone. DELTA: the delta rule; else Mamba's scan.
+    Rows wider than `most_width` are left alone. DELTA: the delta rule; else Mamba's scan. MOVES: the state behind the
+    row is kept. MARKS: the state after marks[r] tokens goes to mark_slots[r].
     """
     row, head = tl.program_id(0), tl.program_id(1)
     width = tl.load(widths + row)
@@ -44,11 +46,15 @@ def fold_rows(
     is_key, is_value = key < KEY_DIM, value < VALUE_DIM
     slot = tl.load(slots + row).to(tl.int64)
     kept = is_key[:, None] & is_value[None, :] & (slot > 0)
-    place = states + slot * state_stride + head * (KEY_DIM * VALUE_DIM) + key[:, None] * VALUE_DIM + value[None, :]
+    inner = head * (KEY_DIM * VALUE_DIM) + key[:, None] * VALUE_DIM + value[None, :]
+    place = states + slot * state_stride + inner
     state = tl.load(place, mask=kept, other=0.0)
     head_rate, head_bias = tl.load(rate + head), tl.load(bias + head)
     token = tl.load(offsets + row).to(tl.int64)
     end = token + width
+    if MARKS:
+        marked = token + tl.load(marks + row)
+        mark_place = states + tl.load(mark_slots + row).to(tl.int64) * state_stride + inner
     while token < end:
         line = mixed + token * mixed_stride
         k = tl.load(line + KEYS_AT + head // GROUP * KEY_DIM + key, mask=is_key, other=0.0).to(tl.float32)
@@ -72,5 +78,9 @@ def fold_rows(
         target = out + (token * HEADS + head) * VALUE_DIM + value
         tl.store(target, read.to(out.dtype.element_ty), mask=is_value)
         token += 1
-    tl.store(place, state, mask=kept)
+        if MARKS:  # noqa: SIM102 - without marks there is no second condition
+            if token == marked:
+                tl.store(mark_place, state, mask=kept)
+    if MOVES:
+        tl.store(place, state, mask=kept)
 # fmt: on

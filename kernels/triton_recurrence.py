@@ -10,7 +10,7 @@ from corymb.kernels.chunks import Chunks, cut
 from corymb.kernels.recurrence import GRID, Convolution, DeltaRule, GatedNorm, StateSpace
 from corymb.kernels.triton_chunk_scan import scan_rows
 from corymb.kernels.triton_chunk_solve import solve_pieces
-from corymb.kernels.triton_convolution import convolve_pieces, convolve_tokens, keep_windows
+from corymb.kernels.triton_convolution import convolve_pieces, convolve_rows, convolve_tokens, keep_windows
 from corymb.kernels.triton_fold import fold_rows
 from corymb.kernels.triton_gate import gate_heads
 from corymb.kernels.triton_jit import Launch, next_power_of_2
@@ -124,6 +124,14 @@ class TritonRecurrence:
         constants = {"CHANNELS": channels, "WIDTH": width}
         kinds = {"BIAS": bias is not None, "SILU": convolution.silu}
         parameters = (weight, weight if bias is None else bias)  # a pointer that is never followed
+        if _is_drafted(layout):
+            grid = (len(slots), -(-channels // CHANNELS))
+            rows = (slots, layout.offsets, layout.widths, *_marks(layout), out, *strides)
+            marking = {"MOVES": layout.moves_states, "MARKS": layout.marks is not None}
+            convolve_rows[grid](
+                x, *parameters, windows, *rows, BLOCK=CHANNELS, **constants, **kinds, **marking, **self._plain
+            )
+            return out
         if _is_single(layout, len(x)):
             grid = (len(x), -(-channels // CHANNELS))
             kernel = convolve_tokens[grid]
@@ -197,6 +205,9 @@ class TritonRecurrence:
         geometry, mixed = fold.geometry, fold.mixed
         shape = (len(mixed), geometry.num_heads, geometry.value_dim)
         out = torch.empty(shape, dtype=mixed.dtype, device=mixed.device)
+        if _is_drafted(layout):
+            self._fold_short(fold, states, layout, out)
+            return out
         single = _is_single(layout, len(mixed))
         widths = layout.host_widths
         if single or bool((widths <= self._short_width).any()):
@@ -222,6 +233,7 @@ class TritonRecurrence:
             slots,
             layout.offsets,
             layout.widths,
+            *_marks(layout),
             out,
             mixed.stride(0),
             0 if fold.strengths is None else fold.strengths.stride(0),
@@ -229,10 +241,12 @@ class TritonRecurrence:
             states.stride(0),
             fold.scale,
             *fold.limits,
-            self._short_width,
+            ANY_WIDTH if _is_drafted(layout) else self._short_width,
             BLOCK_K=next_power_of_2(geometry.key_dim),
             BLOCK_V=block,
             DELTA=fold.strengths is not None,
+            MOVES=layout.moves_states,
+            MARKS=layout.marks is not None,
             **geometry.constants(),
             **self._launch.plain(tiling.fold_warps),
         )
@@ -330,6 +344,18 @@ def _put(chunks: Chunks, device: torch.device) -> Pieces:
 def _slots(layout: RaggedLayout) -> Tensor:
     assert layout.state_slots is not None, "a layer with a state needs its slots"
     return layout.state_slots
+
+
+def _is_drafted(layout: RaggedLayout) -> bool:
+    """Whether its rows are drafts that may be taken back, or those that were kept: the host may not know their widths,
+    but all are short."""
+    return not layout.moves_states or layout.marks is not None
+
+
+def _marks(layout: RaggedLayout) -> tuple[Tensor, Tensor]:
+    """Marks and their slots; pointers that are never followed where there are none."""
+    marks = layout.marks
+    return (layout.widths, layout.widths) if marks is None else (marks.widths, marks.slots)
 
 
 def _is_single(layout: RaggedLayout, num_tokens: int) -> bool:

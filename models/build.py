@@ -32,8 +32,8 @@ from corymb.models.model import Model
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 from corymb.models.precision import Precision, resolve_precision
-from corymb.models.records import make_states
-from corymb.models.refusals import refuse_drafts, refuse_unused
+from corymb.models.records import make_states, num_recorded
+from corymb.models.refusals import refuse
 from corymb.models.rows import Rows
 from corymb.models.runner import CpuRunner
 from corymb.models.sampler import Sampler
@@ -49,7 +49,7 @@ from corymb.models.sizing import (
     size_pools,
 )
 from corymb.models.speculation import Drafting, Setting, Speculation
-from corymb.models.warm_up import EVERY_SAMPLING, EVERY_WIDTH, MANY, warm_up, warm_up_masks, warm_up_windows
+from corymb.models.warm_up import EVERY_SAMPLING, warm_up, warm_up_masks, warm_up_windows, widths_up_to
 from corymb.scheduler.plan import Runner
 
 DEFAULT_INTERVAL = 256  # tokens between two snapshots of a state
@@ -103,6 +103,7 @@ class Built:
     context_length: int
     eos_ids: frozenset[int]
     num_drafts: int | None  # most of a row and step; None: nothing drafts
+    token_tiers: Sequence[int]  # what steps of rows that decode are filled up to; others are computed as they are
     can_embed: bool  # it has hidden states to pool
     max_total_num_tokens: int  # that requests can use
     weights_bytes: int
@@ -123,13 +124,9 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
     pool_dtype = _pool_dtype(options, gpu, dtype)
     load = LoadOptions(dtype, precision.weights, device, options.load_format, group=group)
     blueprint = read_blueprint(options.folder, precision, gpu.equip(load) if gpu else load)
-    refuse_unused(options, blueprint)
-    if options.speculation:
-        refuse_drafts(options, blueprint, on_gpu=gpu is not None)
+    refuse(options, blueprint, on_gpu=gpu is not None)
     if gpu:
         gpu.suit(blueprint.attention_specs, options.speculation)
-        if pool_dtype != dtype and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
-            raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
     context_length = _context_length(options, blueprint.config)
     if gpu and host:
         _prepare_sums(gpu, blueprint.config, dtype, on_stage)
@@ -159,7 +156,8 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
             runner, second_tier = CpuRunner(execution), execution.host
     with _stage(on_stage, "warm-up", "every kernel once" if gpu else "first steps, threads for few tokens"):
         longest = min(context_length - 1, options.cuda.max_step_tokens)
-        _warm(runner, _widths(blueprint.config, longest), model.vocab_size, options.speculation, tuned=host is None)
+        widths = widths_up_to(longest, blueprint.config.decoder)
+        _warm(runner, widths, model.vocab_size, options.speculation, tuned=host is None)
     return Built(
         runner=runner,
         cache_config=cache_config,
@@ -167,6 +165,7 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         context_length=context_length,
         eos_ids=blueprint.config.eos_ids,
         num_drafts=options.speculation.num_drafts if options.speculation else None,
+        token_tiers=gpu.token_tiers(cache_config) if gpu else (),
         can_embed=blueprint.config.decoder is not None,
         max_total_num_tokens=sizes.num_full_tokens,
         weights_bytes=costs.weights_bytes,
@@ -175,13 +174,6 @@ def build(options: RunnerOptions, on_stage: OnStage, *, on_progress: OnProgress 
         dtype=precision.weights,
         host=second_tier,
     )
-
-
-def _widths(config: ModelConfig, longest: int) -> list[int]:
-    """Of the first steps of a GPU."""
-    decoder = config.decoder
-    many = MANY if decoder and (decoder.experts or decoder.latent) else ()
-    return [width for width in (*EVERY_WIDTH, *many) if width <= longest]
 
 
 def _warm(
@@ -271,7 +263,7 @@ def _sizes(
         sliding_ratio=SLIDING_RATIO if options.sliding_ratio is None else options.sliding_ratio,
         state_ratio=STATE_RATIO if options.state_ratio is None else options.state_ratio,
         max_states=options.max_states,
-        num_records=(options.max_running_requests + 1) * _most_recorded(options.speculation),
+        num_records=(options.max_running_requests + 1) * num_recorded(options.speculation),
     )
     memory = cuda_memory.device_memory(device) if device.type == "cuda" else _host_memory(options.ranks)
     return size_pools(costs.of_tokens, _window(blueprint), request, find_room(memory, costs.weights_bytes, share))
@@ -341,7 +333,7 @@ def _execution(
     specs = [*own, *drafted]
     pools = allocate(specs, config, dtype=dtype, place=place)
     sampler = Sampler(config.num_rows, blueprint.config.eos_ids, place, group=load.group)
-    states = make_states(model, config, dtype, place, num_recorded=_most_recorded(speculation))
+    states = make_states(model, config, dtype, place, num_recorded=num_recorded(speculation))
     host = make_host_pools(specs, pools, states.pools if states else (), config, place)
     return Execution(
         model,
@@ -353,11 +345,6 @@ def _execution(
         host=host,
         speculator=speculation.make(Setting(model, config, pools[len(own) :], load, place)) if speculation else None,
     )
-
-
-def _most_recorded(speculation: Speculation | None) -> int:
-    """Tokens of a row and step that may be taken back: the drafts, and the one that they follow."""
-    return speculation.num_drafts + 1 if speculation else 0
 
 
 def _pools_detail(sizes: PoolSizes, dtype: torch.dtype) -> str:

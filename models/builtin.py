@@ -167,6 +167,9 @@ def _next_states(parts: Sequence[Tensor], pools: Sequence[Tensor], layout: Ragge
     passed = (begun + sums[1:] - sums[first]) % _MODULUS * _powers(_DECAY, nth) % _MODULUS
     if layout.moves_states:
         states[layout.state_slots, 0] = passed[last]
+    if layout.marks is not None:
+        rows = layout.marks.widths.nonzero()[:, 0]
+        states[layout.marks.slots[rows], 0] = passed[(last + 1 - widths + layout.marks.widths - 1)[rows]]
     return passed
 
 

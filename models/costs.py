@@ -31,7 +31,7 @@ def costs_of(
     of_tokens, weights_bytes = token_bytes(blueprint.attention_specs, pool_dtype), blueprint.weights_bytes
     if speculation:
         # Of the full pool all, and never in 8 bits.
-        drafted = token_bytes(speculation.attention_specs, TORCH_DTYPES[precision.compute])
+        drafted = token_bytes(speculation.attention_specs, dtype)
         of_tokens = replace(of_tokens, full=of_tokens.full + drafted.full)
         weights_bytes += speculation.weights_bytes(precision)
     return Costs(replace(of_tokens, state=state, record=record), weights_bytes)

@@ -29,6 +29,7 @@ from corymb.models.cuda_group import CudaGroup, Sums
 from corymb.models.cuda_linear import CudaLinears
 from corymb.models.cuda_options import CudaOptions
 from corymb.models.cuda_prefill import prefill_tiers
+from corymb.models.cuda_records import DeviceRecords
 from corymb.models.cuda_runner import CudaRunner
 from corymb.models.errors import UnsupportedModel
 from corymb.models.gloo_group import GlooGroup
@@ -177,6 +178,9 @@ class CudaParts:
             launch=self.launch,
             states=states,
             host=make_host_pools([*specs, *drafted], [*kv, *draft_kv], states.pools if states else (), config, place),
+            records=DeviceRecords(model, config, dtype, place, num_tokens=self._most_width)
+            if drafting and states
+            else None,
             speculator=self._speculator(drafting, Setting(model, config, draft_kv, self.equip(drafting.load), place))
             if drafting
             else None,
@@ -194,11 +198,15 @@ class CudaParts:
         )
         return drafting.speculation.make_for_gpu(setting, tools)
 
+    def token_tiers(self, config: CacheConfig) -> Sequence[int]:
+        """How many tokens steps of rows that decode are captured for."""
+        # The plain back end depends on lengths that the host knows, which a graph would repeat.
+        most = self._options.graph_max_tokens if self.selected.decode != "torch" else 0
+        return tiers(min(most, config.num_rows - 1) * self._most_width)
+
     def capture(self, parts: Parts, config: CacheConfig) -> CudaRunner:
         """Captures the graphs."""
         options, scoring = self._options, isinstance(parts.model, ScoringModel)
-        # Others depend on lengths that the host knows, which a graph would repeat; so do recurrent layers of long rows.
-        decode = options.graph_max_tokens if scoring and self.selected.decode != "torch" else 0
         # Recurrent layers of long rows depend on where each row begins, which pieces would repeat.
         in_pieces = scoring and not parts.states and self.selected.prefill != "torch"
         prefill = options.prefill_graph_max_tokens if in_pieces else 0
@@ -206,7 +214,8 @@ class CudaParts:
             parts,
             self.device,
             max_tokens=options.max_step_tokens,
-            graph_tiers=tiers(min(decode, config.num_rows - 1) * self._most_width),
+            # Models made for tests leave no scores for a graph.
+            graph_tiers=self.token_tiers(config) if scoring else (),
             prefill_tiers=prefill_tiers(prefill),
         )
 

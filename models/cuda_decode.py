@@ -11,6 +11,7 @@ from corymb.kernels import triton_steps
 from corymb.kernels.attention import Attention, GraphAttention, KVLayer, RaggedLayout
 from corymb.kernels.sampling import Choice, Sampling
 from corymb.kernels.triton_jit import Launch
+from corymb.models.cuda_records import DeviceRecords
 from corymb.models.cuda_staging import Shape, Staged, Staging, Wide, layout_of
 from corymb.models.features import Capture
 from corymb.models.host_pools import HostPools
@@ -36,6 +37,7 @@ class Parts:
     states: StatePools | None = None  # of a model that has `state_specs`
     host: HostPools | None = None  # of a cache with a second tier
     speculator: DeviceSpeculator | None = None  # of a server that drafts
+    records: DeviceRecords | None = None  # of such a server and a model with states
 
     def batch(
         self,

@@ -243,6 +243,8 @@ class CudaRunner:
         if self.parts.speculator is None:
             return
         self.parts.rows.lengths[self._place(plan.rows)] = self._place(plan.starts + plan.widths)
+        if self.parts.records:
+            self.parts.records.pass_over(plan)
         features = capture.into[: plan.num_tokens] if capture else None
         self.parts.speculator.drafter.observe(Seen(layout, token_ids, features, None))
 

@@ -39,6 +39,7 @@ class Speculating:
     def __init__(self, parts: Parts, speculator: DeviceSpeculator, device: Device, tiers: Sequence[int]) -> None:
         """Captures verification of `tiers`."""
         self._speculator = speculator
+        self._records = parts.records
         self._device = device
         self._place = Place(device.device)
         self._verifier = Verifier(parts, speculator.drafter, device, tiers)
@@ -52,6 +53,9 @@ class Speculating:
         """Queues a step of a plan with windows."""
         assert plan.windows is not None, "only plans with windows leave rows where the device has them"
         reserve(plan.rows, plan.windows, plan.slots, self._verifier.rows)
+        if self._records:
+            assert plan.states is not None, "a plan without states for a model that has some"
+            self._records.stage(plan.states)
         times = Times(begun, *(self._device.mark() for _ in range(4)))
         block = self._speculator.draft(plan, self._verifier, times.drafted.record)
         times.computed.record()
@@ -144,7 +148,10 @@ class SpeculativeStep:
         waited_s, drafted = times.settling.seconds_since(times.computed), None
         if width > 1:
             draft_s, verify_s = times.drafted.seconds_since(times.begun), times.done.seconds_since(times.drafted)
-            drafted = Drafted(num_verified.copy(), confidence, draft_s, verify_s - waited_s, num_allowed.copy())
+            settle_s = times.done.seconds_since(times.settling)
+            drafted = Drafted(
+                num_verified.copy(), confidence, draft_s, verify_s - waited_s, num_allowed.copy(), settle_s=settle_s
+            )
         return Sampled(
             token_ids=numbers[:, :width][said],
             counts=counts.copy(),

@@ -80,6 +80,8 @@ class Forward:
         assert isinstance(parts.attention, GraphAttention), "the others ask the host for lengths"
         self.packed = packed
         self.layout = _layout(packed, parts)
+        if parts.records:
+            self.layout = parts.records.layout(self.layout)
         self.features = None if capture is None else capture.into
         self._parts = parts
         self._model = parts.model
@@ -91,6 +93,7 @@ class Forward:
             attention=parts.attention,
             kv=parts.kv,
             prompts=parts.rows.prompts,
+            states=parts.states.tensors if parts.states else (),
             capture=capture,
         )
         self._device = device
@@ -124,7 +127,10 @@ class Forward:
     def run(self) -> None:
         """See cuda_graphs.Step."""
         self._attention.plan_captured()
-        scores = self._model.head(self._parts.model.forward(self._batch))
+        records, batch = self._parts.records, self._batch
+        if records:
+            batch = replace(batch, replay=records.replay(self.packed, self.layout))
+        scores = self._model.head(self._parts.model.forward(batch))
         self._choice = self._model.vocabulary.greedy(scores, self._parts.sampling)
         # Borrowed: kept for every tier, they would fill the GPU.
         self._scores = self._device.borrow(scores) if self._device else lambda: scores

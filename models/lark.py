@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from corymb.models.grammar_backends import BadGrammar
 
+Range = tuple[int, int]  # of code points, inclusive
+
 _RULE = re.compile(r"(?m)^\s*([\w-]+)\s*::=")
 _PIECE = re.compile(
     r"""\s+|\#[^\n]*
@@ -83,19 +85,34 @@ def _set(spelled: str) -> str:
         )
         for narrow, short, wide, escaped, plain in _CHARACTER.findall(spelled[negated:])
     ]
-    parts, at = [], 0
+    ranges: list[Range] = []
+    at = 0
     while at < len(marks):
         is_range = at + 2 < len(marks) and marks[at + 1][1] == "-"  # a hyphen at the end means itself
         low, high = ord(marks[at][0]), ord(marks[at + 2 if is_range else at][0])
         if low > high:
             raise BadGrammar(f"a set counts down from {chr(low)!r} to {chr(high)!r}")
-        parts += [_range(*part) for part in ((low, min(high, 0xD7FF)), (max(low, 0xE000), high)) if part[0] <= part[1]]
+        ranges.append((low, high))
         at += 3 if is_range else 1
-    if not parts and not negated:
+    # What is not in a set is written as what is: of its own reading of "not" llguidance makes a little too much.
+    parts = [part for each in (_outside(ranges) if negated else ranges) for part in _characters_in(*each)]
+    if not parts:
         raise BadGrammar("a set of no characters")
-    return f"/[{'^' if negated else ''}{''.join(parts)}]/" if parts else "/(.|\\n)/"
+    return "/[" + "".join(_range(*part) for part in parts) + "]/"
+
+
+def _outside(ranges: list[Range]) -> list[Range]:
+    gaps, start = [], 0
+    for low, high in sorted(ranges):
+        gaps.append((start, low - 1))
+        start = max(start, high + 1)
+    return [*gaps, (start, 0x10FFFF)]
+
+
+def _characters_in(low: int, high: int) -> list[Range]:
+    """Without halves of surrogate pairs, which are none."""
+    return [part for part in ((low, min(high, 0xD7FF)), (max(low, 0xE000), high)) if part[0] <= part[1]]
 
 
 def _range(low: int, high: int) -> str:
-    """Without halves of surrogate pairs, which are no characters."""
     return f"\\u{{{low:x}}}" + (f"-\\u{{{high:x}}}" if high > low else "")

@@ -3,7 +3,7 @@
 import llguidance
 import llguidance.numpy
 
-from corymb.models.grammar_backends import BadGrammar, Vocabulary
+from corymb.models.grammar_backends import BadGrammar, Vocabulary, with_end_apart
 from corymb.models.grammar_endings import endless_rule
 from corymb.models.lark import from_rules
 from corymb.scheduler.messages import Grammar
@@ -84,7 +84,7 @@ class LLGuidanceBackend:
         endless = endless_rule(grammar.text)
         if endless is not None:
             raise BadGrammar(f"the rule {endless!r} never ends, so that no text is right for it")
-        program = LLGuidanceProgram(from_rules(grammar.text), self._tokenizer, self._eos_ids)
+        program = LLGuidanceProgram(from_rules(with_end_apart(grammar).text), self._tokenizer, self._eos_ids)
         program.matcher()
         return program
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from corymb.models.grammar_backends import Backend, BadGrammar, Matcher, Program
 from corymb.scheduler.messages import Grammar
 
-Key = tuple[str, str]
+Key = tuple[str, str, bool]
 
 
 class BackgroundMatchers:
@@ -60,4 +60,4 @@ class BackgroundMatchers:
 
 
 def _key(grammar: Grammar) -> Key:
-    return grammar.kind, grammar.text
+    return grammar.kind, grammar.text, grammar.spells_end

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from corymb.cache.config import CacheConfig
 from corymb.cache.writes import Landmarks
-from corymb.kernels.attention import RaggedLayout
+from corymb.kernels.attention import RaggedLayout, StateMarks
 from corymb.models.batch import lay_out
 from corymb.models.placement import Place
 from corymb.models.rows import Rows
@@ -27,14 +27,18 @@ from corymb.scheduler.plan import Int32, StepPlan
 Fold = Callable[[Sequence[Tensor], Sequence[Tensor], RaggedLayout], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """A part of the way that states have to go before a step."""
+class Drafting(Protocol):
+    """What is asked here of a server's speculation."""
 
-    layout: RaggedLayout  # of the tokens, whose rows are those that go
-    records: Tensor  # int64 [T], where they are
-    copy_from: Tensor  # int64, states that are wanted as they are behind it
-    copy_to: Tensor
+    @property
+    def num_drafts(self) -> int:
+        """Most drafts of a row and step."""
+        ...
+
+
+def num_recorded(speculation: Drafting | None) -> int:
+    """Tokens of a row and step that may be taken back: the drafts, and the one that they follow."""
+    return speculation.num_drafts + 1 if speculation else 0
 
 
 class Stateful(Protocol):
@@ -65,22 +69,30 @@ def make_states(
     return StatePools(model.state_specs, config.num_states, dtype=dtype, place=place, records=records)
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Tokens that rows' states have not seen, and that were kept."""
+
+    layout: RaggedLayout
+    records: Tensor | None  # int64 [T], where they are; None: where the layout's offsets say
+
+
 class Replay:
     """One step's view of the records."""
 
-    def __init__(self, records: Sequence[Tensor], legs: Sequence[Leg], places: Tensor) -> None:
+    def __init__(self, records: Sequence[Tensor], past: Past | None, places: Tensor) -> None:
         """`places` [T]: where the step's own tokens are recorded."""
         self._records = records
-        self._legs = legs
+        self._past = past
         self._places = places
 
     def advance(self, record: int, parts: Sequence[Tensor], states: Sequence[Tensor], fold: Fold) -> None:
         """Brings a layer's states to the beginning of the step, of which it then records the parts."""
-        kept, sizes = self._records[record], [part.shape[1] for part in parts]
-        for leg in self._legs:
-            fold(torch.split(kept.index_select(0, leg.records), sizes, dim=1), states, leg.layout)
-            for tensor in states if len(leg.copy_to) else ():
-                tensor.index_copy_(0, leg.copy_to, tensor.index_select(0, leg.copy_from))
+        kept, past = self._records[record], self._past
+        if past is not None:
+            sizes = [part.shape[1] for part in parts]
+            tokens = kept if past.records is None else kept.index_select(0, past.records)
+            fold(torch.split(tokens, sizes, dim=1), states, past.layout)
         kept.index_copy_(0, self._places, torch.cat(list(parts), dim=1).to(kept.dtype))
 
 
@@ -103,41 +115,31 @@ class Records:
     def open(self, plan: StepPlan, landmarks: Landmarks, rows: Rows) -> Replay:
         """A step whose tokens may be taken back. The plan says where its rows are."""
         assert plan.widths.max() <= self._num_tokens, "more tokens than a row records"
-        seen = self._seen[plan.rows]
+        past = self._past(plan, landmarks, rows)
         self._seen[plan.rows] = plan.starts
-        passed = (seen < landmarks.positions) & (landmarks.positions <= plan.starts)
-        stops = np.where(passed, landmarks.positions, plan.starts)
-        # seen   → stops: to the landmark, or else the whole way   → starts: the rest
-        legs = [self._leg(plan, (seen, seen, stops), passed, landmarks.slots, rows)]
-        legs.append(self._leg(plan, (seen, stops, plan.starts), np.zeros_like(passed), landmarks.slots, rows))
-        places = self._at(plan.rows, np.zeros_like(plan.widths), plan.widths)
-        return Replay(self._tensors, [leg for leg in legs if leg.layout.num_rows], places)
+        return Replay(self._tensors, past, self._at(plan.rows, plan.widths))
 
-    def _leg(
-        self,
-        plan: StepPlan,
-        way: tuple[Int32, Int32, Int32],
-        wanted: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
-        slots: Int32,
-        rows: Rows,
-    ) -> Leg:
+    def _past(self, plan: StepPlan, landmarks: Landmarks, rows: Rows) -> Past | None:
         assert plan.states is not None, "a model with states has a plan for them"
-        first, begin, end = way
-        goes = end > begin
-        chosen, widths = plan.rows[goes], (end - begin)[goes]
-        layout = lay_out(
-            chosen, widths, begin[goes], table=rows.table, full_to_sliding=rows.full_to_sliding, place=self._place
+        seen, place = self._seen[plan.rows], self._place
+        goes = np.flatnonzero(plan.starts > seen)
+        if not len(goes):
+            return None
+        begins, ends, positions = seen[goes], plan.starts[goes], landmarks.positions[goes]
+        chosen, widths = plan.rows[goes], ends - begins
+        passed = (begins < positions) & (positions <= ends)
+        after = np.where(passed, positions - begins, 0).astype(np.int32)
+        marks = StateMarks(place(after), place(landmarks.slots[goes].astype(np.int64)), after)
+        layout = lay_out(chosen, widths, begins, table=rows.table, full_to_sliding=rows.full_to_sliding, place=place)
+        layout = replace(
+            layout,
+            state_slots=place(plan.states.slots[goes].astype(np.int64)),
+            marks=marks if passed.any() else None,
         )
-        working = self._place(plan.states.slots.astype(np.int64))
-        return Leg(
-            replace(layout, state_slots=working[self._place(np.flatnonzero(goes))]),
-            self._at(chosen, (begin - first)[goes], widths),
-            working[self._place(np.flatnonzero(wanted))],
-            self._place(slots[wanted].astype(np.int64)),
-        )
+        return Past(layout, self._at(chosen, widths))
 
-    def _at(self, rows: Int32, firsts: Int32, widths: Int32) -> Tensor:
-        """Where tokens [firsts, firsts + widths) of the rows' steps are recorded."""
+    def _at(self, rows: Int32, widths: Int32) -> Tensor:
+        """Where the first `widths` tokens of the rows' steps are recorded."""
         offsets = np.cumsum(widths) - widths
-        begins = rows.astype(np.int64) * self._num_tokens + firsts
+        begins = rows.astype(np.int64) * self._num_tokens
         return self._place(np.repeat(begins - offsets, widths) + np.arange(widths.sum()))

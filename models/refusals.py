@@ -9,7 +9,16 @@ if TYPE_CHECKING:
     from corymb.models.build import RunnerOptions
 
 
-def refuse_unused(options: "RunnerOptions", blueprint: Blueprint) -> None:
+def refuse(options: "RunnerOptions", blueprint: Blueprint, *, on_gpu: bool) -> None:
+    """Raises UnsupportedModel, in one sentence."""
+    _refuse_unused(options, blueprint)
+    if options.kv_cache_dtype != "auto" and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
+        raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
+    if options.speculation:
+        _refuse_drafts(options, blueprint, on_gpu=on_gpu)
+
+
+def _refuse_unused(options: "RunnerOptions", blueprint: Blueprint) -> None:
     """Options for a kind of memory that the model does not have would promise something."""
     of_states = {
         "--mamba-full-memory-ratio": options.state_ratio,
@@ -32,14 +41,9 @@ def refuse_unused(options: "RunnerOptions", blueprint: Blueprint) -> None:
             raise UnsupportedModel(f"{given[0]} is for models with {kind}, and {name} has none; leave it out.")
 
 
-def refuse_drafts(options: "RunnerOptions", blueprint: Blueprint, *, on_gpu: bool) -> None:
+def _refuse_drafts(options: "RunnerOptions", blueprint: Blueprint, *, on_gpu: bool) -> None:
     """Where speculation does not work yet, it says so."""
     name = blueprint.config.architecture
-    if on_gpu and blueprint.state_specs:
-        raise UnsupportedModel(
-            f"{name} carries recurrent state, which --speculative-algorithm takes back on a CPU so far; "
-            "use --device cpu or leave it out."
-        )
     if on_gpu and blueprint.config.decoder is None:  # made for tests, it asks the host for lengths
         raise UnsupportedModel(f"{name} does not work with --speculative-algorithm on a GPU; use --device cpu.")
     if options.ranks:

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from corymb.cache.writes import StateWrites
+from corymb.cache.writes import Landmarks, StateWrites
+from corymb.models.config import DecoderConfig
 from corymb.scheduler.messages import Sampling
 from corymb.scheduler.plan import LAST_SAMPLED, Masks, Opened, Runner, StepPlan, Windows
 
@@ -19,6 +20,12 @@ EVERY_WIDTH = (2, 12, 64)
 MANY = (300, 1100, 2200)
 GREEDY = Sampling(max_new_tokens=2, temperature=0.0)
 EVERY_SAMPLING = (GREEDY, Sampling(max_new_tokens=2), Sampling(max_new_tokens=2, top_k=5, top_p=0.9))
+
+
+def widths_up_to(longest: int, decoder: DecoderConfig | None) -> list[int]:
+    """Of the first steps of a GPU."""
+    many = MANY if decoder and (decoder.experts or decoder.latent) else ()
+    return [width for width in (*EVERY_WIDTH, *many) if width <= longest]
 
 
 def warm_up(runner: Runner, widths: Sequence[int] = SHORT, samplings: Sequence[Sampling] = (GREEDY,)) -> None:
@@ -60,7 +67,7 @@ def padding_windows(num_rows: int, most: int) -> StepPlan:
         slots=zeros[:0],
         samples=np.ones(num_rows, np.bool_),
         num_outputs=np.ones(num_rows, np.int32),
-        states=None,
+        states=StateWrites.only(zeros, Landmarks(zeros, zeros)),
         windows=Windows(np.full(num_rows, most, np.int32), None, zeros, zeros),
     )
 

@@ -1,8 +1,10 @@
 """Grammars by xgrammar. Imports torch and transformers on its way: not for the main process."""
 
+from collections.abc import Sequence
+
 import xgrammar
 
-from corymb.models.grammar_backends import BadGrammar, Vocabulary
+from corymb.models.grammar_backends import END_POINT, BadGrammar, Vocabulary
 from corymb.models.grammar_endings import endless_rule
 from corymb.scheduler.messages import Grammar
 from corymb.scheduler.plan import Int32
@@ -43,12 +45,14 @@ class XGrammarMatcher:
 class XGrammarProgram:
     """Implements `Program`."""
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar) -> None:
+    def __init__(self, compiled: xgrammar.CompiledGrammar, *, spells_end: bool) -> None:
         self._compiled = compiled
+        self._spells_end = spells_end  # its texts end with a character, and not with a token that is apart
 
     def matcher(self) -> XGrammarMatcher:
         """See Program."""
-        return XGrammarMatcher(xgrammar.GrammarMatcher(self._compiled))
+        matcher = xgrammar.GrammarMatcher(self._compiled, terminate_without_stop_token=self._spells_end)
+        return XGrammarMatcher(matcher)
 
     def dump(self) -> bytes:
         """See Program."""
@@ -61,7 +65,8 @@ class XGrammarBackend:
     def __init__(self, vocabulary: Vocabulary) -> None:
         xgrammar.set_max_recursion_depth(MAX_RECURSION)
         self._vocabulary = vocabulary
-        self._infos: dict[bool, xgrammar.TokenizerInfo] = {}  # by whether special tokens are spelled
+        # By whether special tokens are spelled, and whether the end is.
+        self._infos: dict[tuple[bool, bool], xgrammar.TokenizerInfo] = {}
 
     def compile(self, grammar: Grammar) -> XGrammarProgram:
         """See Backend."""
@@ -79,35 +84,47 @@ class XGrammarBackend:
         endless = endless_rule(str(compiled.grammar))
         if endless is not None:
             raise BadGrammar(f"the rule {endless!r} never ends, so that no text is right for it")
-        return XGrammarProgram(compiled)
+        return XGrammarProgram(compiled, spells_end=grammar.spells_end)
 
     def load(self, grammar: Grammar, dumped: bytes) -> XGrammarProgram:
         """See Backend."""
         info = self._info(grammar)
         try:
-            return XGrammarProgram(xgrammar.CompiledGrammar.deserialize_json(dumped.decode(), info))
+            compiled = xgrammar.CompiledGrammar.deserialize_json(dumped.decode(), info)
         except (RuntimeError, ValueError) as error:
             raise BadGrammar(_reason(error)) from error
+        return XGrammarProgram(compiled, spells_end=grammar.spells_end)
 
     def _info(self, grammar: Grammar) -> xgrammar.TokenizerInfo:
         # The tags of a structural tag may be tokens of their own, which elsewhere would be invisible text.
-        spelled = grammar.kind == "structural_tag"
-        if spelled not in self._infos:
+        key = spelled, spells_end = grammar.kind == "structural_tag", grammar.spells_end
+        if key not in self._infos:
             vocabulary = self._vocabulary
             hidden = frozenset[int]() if spelled else vocabulary.special_ids
             tokens = [b"" if index in hidden else token for index, token in enumerate(vocabulary.tokens)]
-            self._infos[spelled] = xgrammar.TokenizerInfo(
+            if spells_end:
+                tokens = _with_spelled_end(tokens, vocabulary.eos_ids)
+            self._infos[key] = xgrammar.TokenizerInfo(
                 tokens,
                 vocab_type=xgrammar.VocabType.RAW,
                 vocab_size=len(tokens),
-                stop_token_ids=list(vocabulary.eos_ids),
+                stop_token_ids=[] if spells_end else list(vocabulary.eos_ids),
             )
-        return self._infos[spelled]
+        return self._infos[key]
 
 
 def make(vocabulary: Vocabulary) -> XGrammarBackend:
     """See grammar_backends.make_backend."""
     return XGrammarBackend(vocabulary)
+
+
+def _with_spelled_end(tokens: list[bytes], eos_ids: Sequence[int]) -> list[bytes]:
+    """Tokens of which those that end a text spell its end, and no others do."""
+    end = bytes((END_POINT,))
+    spelled = [b"" if end in token else token for token in tokens]
+    for token_id in eos_ids:
+        spelled[token_id] = end
+    return spelled
 
 
 def _reason(error: Exception) -> str:

@@ -25,6 +25,7 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Literal["json_schema", "json_object", "regex", "ebnf", "structural_tag"]  # what the client wrote
     text: str  # rules in GBNF whatever the kind, except for a structural tag: its JSON
     after: tuple[int, ...] = ()  # token ids that must have come before it applies: the end of reasoning; () at once
+    spells_end: bool = False  # its rules end in the character models.grammar_backends.END
 
 
 class Thinking(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -291,6 +292,8 @@ class Stats(Message, frozen=True):
     draft_steps: int = 0  # steps of a row in which drafts of it were verified
     drafts_verified: list[int] = []  # by place in the row's window
     drafts_accepted: list[int] = []
+    blocks: int = 0  # blocks of drafts of which it is known how many would have been accepted, or between which bounds
+    block_tokens: dict[str, float] = {}  # by bound, "lower" and "upper": what they would have given, whole
     draft_windows: list[int] = []  # how many of those steps verified so many drafts
     plan_s: list[float] = []  # since the last snapshot, a step each: planning
     commit_s: list[float] = []  # since the last snapshot, a step each: processing results

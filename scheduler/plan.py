@@ -107,6 +107,16 @@ class Drafts:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """How long blocks of drafts would have been accepted, had all of each been verified: sums, with the target's own
+    tokens."""
+
+    count: int
+    lower: float  # what is known
+    upper: float  # the most that is possible
+
+
+@dataclass(frozen=True, slots=True)
 class Drafted:
     """What speculation did in a step."""
 
@@ -115,6 +125,8 @@ class Drafted:
     draft_s: float
     verify_s: float  # without what the step waited for masks
     num_allowed: Int32 | None = None  # [R], of the verified, drafts that might be accepted; None: all of them
+    blocks: Blocks | None = None  # what became known in this step; None where nobody estimates
+    settle_s: float = 0.0  # of `verify_s`, what came behind the target's forward, where that is told apart
 
     @property
     def allowed(self) -> Int32:

@@ -25,6 +25,8 @@ class Settling:
         self._ledger.committed_step = flight.plan.step
         if sampled.drafted is not None:
             self._tally.speculated(sampled.drafted.allowed, sampled.counts - 1)
+            if sampled.drafted.blocks is not None:
+                self._tally.estimated(sampled.drafted.blocks)
         token_ids, offset = sampled.token_ids.tolist(), 0
         for index, (request, count) in enumerate(zip(flight.requests, sampled.counts.tolist(), strict=True)):
             if request.state is not State.FINISHED:

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from corymb.cache.host import HostUsage
 from corymb.scheduler.ledger import Ledger
 from corymb.scheduler.messages import Stats, StorageStats
-from corymb.scheduler.plan import Int32
+from corymb.scheduler.plan import Blocks, Int32
 from corymb.scheduler.ratio import NewTokenRatio
 
 MAX_TIMES = 4096  # step times kept between two snapshots
@@ -28,6 +28,8 @@ class Tally:
         self.verified: Counter[int] = Counter()  # drafts by place
         self.accepted: Counter[int] = Counter()
         self.windows: Counter[int] = Counter()
+        self.num_blocks = 0  # whose length is known, or bounded
+        self.block_tokens = (0.0, 0.0)  # what they would have given at least, and at most
         self._plan_s: deque[float] = deque(maxlen=MAX_TIMES)
         self._commit_s: deque[float] = deque(maxlen=MAX_TIMES)
         self._forward_s: deque[float] = deque(maxlen=MAX_TIMES)
@@ -51,6 +53,12 @@ class Tally:
         for place in range(int(verified.max())):
             self.verified[place] += int((verified > place).sum())
             self.accepted[place] += int((accepted > place).sum())
+
+    def estimated(self, blocks: Blocks) -> None:
+        """So much became known of whole blocks."""
+        lower, upper = self.block_tokens
+        self.num_blocks += blocks.count
+        self.block_tokens = lower + blocks.lower, upper + blocks.upper
 
     def foreseen(self, expected_s: float, took_s: float) -> None:
         """A step was expected to take so long when its budget was chosen, and took so long."""
@@ -106,6 +114,8 @@ def stats_of(tally: Tally, ledger: Ledger, ratio: NewTokenRatio) -> Stats:
         drafts_accepted=[tally.accepted[place] for place in range(len(tally.verified))],
         draft_windows=_listed(tally.windows),
         foreseen_s=tally.take_foreseen(),
+        blocks=tally.num_blocks,
+        block_tokens={"lower": tally.block_tokens[0], "upper": tally.block_tokens[1]},
         plan_s=plan_s,
         commit_s=commit_s,
         forward_s=forward_s,

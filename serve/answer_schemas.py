@@ -129,6 +129,52 @@ PARSED = record({"normal_text": TEXT, "calls": array(record({"tool_index": COUNT
 SEPARATED = record({"reasoning_text": TEXT, "text": TEXT})
 SCORES = record({"object": enum("scoring"), "scores": array({}), "model": TEXT})
 RANKED = record({"id": TEXT, "model": TEXT, "results": array(record({"index": COUNT, "relevance_score": NUMBER}))})
+_JUDGED = {"prompt_tokens": COUNT, "total_tokens": COUNT}
+DECIDED = record(
+    {
+        "id": TEXT,
+        "object": enum("decisions"),
+        "created": COUNT,
+        "model": TEXT,
+        "prompt_format_version": COUNT,
+        "decisions": array(
+            record(
+                {
+                    "id": TEXT,
+                    "type": enum("choice", "score", "yes_no"),
+                    "probabilities": {"type": "object", "additionalProperties": NUMBER},
+                    "label_mass": NUMBER,
+                },
+                {"choice": TEXT, "score": NUMBER, "prompt_token_ids": array(COUNT)},
+            )
+        ),
+        "usage": record(_JUDGED),
+    }
+)
+_NAMED = record({"id": TEXT, "object": enum("response")}, {"deleted": enum(True), "status": enum("cancelled")})
+STORED = either(RESPONSE, _NAMED)  # or its items, below `/input_items`
+_CARD = record(
+    {"name": TEXT, "model": TEXT, "modified_at": TEXT, "size": COUNT, "digest": TEXT, "details": OBJECT},
+    {"size_vram": COUNT},
+)
+OLLAMA_MODELS = record({"models": array(_CARD)})
+OLLAMA_VERSION = record({"version": TEXT})
+OLLAMA_SHOWN = record(
+    {"modified_at": TEXT, "parameters": TEXT, "details": OBJECT, "model_info": OBJECT, "capabilities": array(TEXT)}
+)
+OLLAMA_VECTORS = record({"model": TEXT, "embeddings": array(array(NUMBER)), "prompt_eval_count": COUNT})
+_LOAD = {
+    "dp_rank": COUNT,
+    "num_running_reqs": COUNT,
+    "num_waiting_reqs": COUNT,
+    "num_total_reqs": COUNT,
+    "num_used_tokens": COUNT,
+    "max_total_num_tokens": COUNT,
+    "token_usage": {"type": "number", "minimum": 0, "maximum": 1},
+    "is_paused": FLAG,
+}
+LOADS = record({"timestamp": NUMBER, "dp_rank_count": COUNT, "loads": array(record(_LOAD))})
+OBEYED = record({"success": FLAG, "message": TEXT}, {"num_aborted": COUNT})
 TREE = record(
     {
         "num_nodes": COUNT,

@@ -38,7 +38,8 @@ class Anthropic:
         with in_words_of(names(values)):
             generation = await self._chatting.generation(chat, kind="msg")
         answer = AnthropicAnswer(generation.asks[0].rid, model, generation.usage)
-        await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
+        with in_words_of(names(values)):  # a grammar may yet be refused
+            await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
 
     async def count_tokens(self, call: Call) -> None:
         """How many input tokens a conversation has."""

@@ -66,16 +66,33 @@ def _user(where: str, blocks: list[Block]) -> list[Block]:
         at = f"{where}, block {number}"
         match block["type"]:
             case "text":
-                if not messages or messages[-1]["role"] != "user":
-                    messages.append({"role": "user", "content": ""})
-                messages[-1]["content"] += _string(at, block, "text")
+                _add_text(messages, _string(at, block, "text"))
+            case "document":
+                _add_text(messages, _document(at, block))
             case "tool_result":
                 messages.append(_result(at, block))
-            case "image" | "document" | "container_upload" as kind:
+            case "image" | "container_upload" as kind:
                 raise _refusal(at, f"is of type {kind}, and this server takes text only")
             case kind:
                 raise _refusal(at, f"has the type {shown(kind)}; a user's blocks are text and tool_result")
     return messages
+
+
+def _add_text(messages: list[Block], text: str) -> None:
+    if not messages or messages[-1]["role"] != "user":
+        messages.append({"role": "user", "content": ""})
+    messages[-1]["content"] += text
+
+
+def _document(where: str, block: Block) -> str:
+    """A document that is text, below its title."""
+    source = block.get("source")
+    kind = source.get("type") if isinstance(source, dict) else None
+    if not isinstance(source, dict) or kind not in ("text", "content"):
+        raise _refusal(where, f"is a document whose source is {shown(kind)}, and this server takes text only")
+    text = _string(where, source, "data") if kind == "text" else _text_of("messages", where, source.get("content"))
+    titles = [_string(where, block, name) for name in ("title", "context") if block.get(name) is not None]
+    return "\n\n".join([*titles, text, ""])
 
 
 def _result(where: str, block: Block) -> Block:

@@ -88,7 +88,7 @@ def prompt_fields() -> list[Field]:
         translated("system", "text or a list of text blocks"),
         translated("tools", "list of client tools: name, description, input_schema"),
         translated("tool_choice", "object: type auto, any, tool (with name) or none; disable_parallel_tool_use"),
-        translated("thinking", "object: type enabled, adaptive or disabled"),
+        translated("thinking", "object: type enabled (budget_tokens), adaptive or disabled"),
     ]
 
 

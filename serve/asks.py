@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from corymb.scheduler.messages import Generate, LogprobOptions, Sampling, TextOptions
-from corymb.serve.errors import ApiError, invalid
+from corymb.serve.errors import ApiError, Excess, invalid
 from corymb.serve.sampling_fields import seed_of_choice
 
 _PROMPT_TAIL = 8  # tokens of left context for the detokenizer
@@ -88,25 +88,29 @@ class Room:
         """The limit for one prompt. `default` None fills the context. Raises context_length_exceeded."""
         left = self.context_length - num_prompt
         if left < 0 or (left == 0 and asked != 0):
-            raise too_long(self.context_length, f"your prompt has {num_prompt} tokens", self.prompt)
+            raise too_long(Excess(self.context_length, num_prompt), self.prompt)
         if asked is None:
             return left if default is None else min(default, left)
         if asked <= left or self.clamp:
             return min(asked, left)
-        wanted = f"you asked for {num_prompt + asked} tokens ({num_prompt} in the prompt, {asked} in `{param}`)"
-        raise too_long(self.context_length, wanted, param)
+        raise too_long(Excess(self.context_length, num_prompt, asked), param)
 
     def too_many_chars(self, num_chars: int) -> ApiError:
         """For a text that cannot fit, whatever its tokens are."""
+        return too_long(Excess(self.context_length, None), self.prompt, num_chars=num_chars)
+
+
+def too_long(excess: Excess, param: str, *, num_chars: int = 0) -> ApiError:
+    """The one sentence for it: agents look for its beginning. `num_chars`: of a prompt that was not tokenised."""
+    prompt, asked = excess.prompt, excess.asked
+    what = f"your prompt has {prompt} tokens"
+    if asked:
+        what = f"you asked for {(prompt or 0) + asked} tokens ({prompt} in the prompt, {asked} in `{param}`)"
+    elif prompt is None:
         what = f"your prompt has {num_chars} characters, which cannot fit"
-        return too_long(self.context_length, what, self.prompt)
-
-
-def too_long(context_length: int, what: str, param: str) -> ApiError:
-    """The one sentence for it: agents look for its beginning."""
-    limit = f"This model's maximum context length is {context_length} tokens"
+    limit = f"This model's maximum context length is {excess.limit} tokens"
     message = f"{limit}, but {what}. Shorten the prompt or ask for fewer tokens."
-    return ApiError("context_length_exceeded", message, param=param)
+    return ApiError("context_length_exceeded", message, param=param, excess=excess)
 
 
 def check_choices(num_prompts: int, n: int, limit: int) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from corymb.serve.errors import ApiError
+from corymb.serve.errors import ApiError, Excess
 
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
@@ -26,7 +26,20 @@ def anthropic_error(error: ApiError) -> bytes:
     """`{"type": "error", "error": {"type", "message"}}`."""
     fallback = "invalid_request_error" if error.status < 500 else "api_error"
     kind = _ANTHROPIC_TYPES.get(error.status, fallback)
-    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})
+    return msgspec.json.encode(
+        {"type": "error", "error": {"type": kind, "message": _excess(error.excess) + error.message}}
+    )
+
+
+def _excess(excess: Excess | None) -> str:
+    """Agents that speak Anthropic's API shorten a conversation when they read these words."""
+    if excess is None:
+        return ""
+    if excess.asked:
+        sum_of_both = f"{excess.prompt} + {excess.asked} > {excess.limit}"
+        return f"input length and `max_tokens` exceed context limit: {sum_of_both}. "
+    counted = "" if excess.prompt is None else f": {excess.prompt} tokens > {excess.limit} maximum"
+    return f"prompt is too long{counted}. "
 
 
 def ollama_error(error: ApiError) -> bytes:

@@ -72,16 +72,34 @@ _FALLBACK = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What did not fit a context, in tokens. `prompt` None: nobody counted them. `asked` 0: the prompt alone."""
+
+    limit: int
+    prompt: int | None
+    asked: int = 0
+
+
 class ApiError(Exception):
     """A refusal on its way to the client. `code` must be a row of `KINDS`."""
 
-    def __init__(self, code: str, message: str, *, param: str | None = None, status: int | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        status: int | None = None,
+        excess: Excess | None = None,
+    ) -> None:
         super().__init__(message)
         self.kind = KINDS[code]
         self.status = status or self.kind.status
         self.message = message if len(message) <= MAX_MESSAGE_CHARS else message[: MAX_MESSAGE_CHARS - 1] + "…"
         self.param = param
         self.code = code
+        self.excess = excess
 
     def body(self) -> bytes:
         """The JSON that goes to the client, alone or as an event of a stream."""
@@ -118,9 +136,9 @@ def in_words_of(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        message = _NAMED.sub(lambda named: f"`{_renamed(named[1], names)}`", error.message)
-        param = None if error.param is None else _renamed(error.param, names)
-        raise ApiError(error.code, message, param=param, status=error.status) from error
+        error.message = _NAMED.sub(lambda named: f"`{_renamed(named[1], names)}`", error.message)
+        error.param = None if error.param is None else _renamed(error.param, names)
+        raise
 
 
 def _renamed(path: str, names: Mapping[str, str]) -> str:

@@ -75,7 +75,7 @@ def from_regex(param: str, pattern: object) -> Wanted:
     """A regular expression for the whole answer. Raises ApiError."""
     text = _text(param, pattern)
     rules, spaced = _checked(param, lambda: (whole_answer(text), may_begin_with_space(text)))
-    return Wanted(Grammar("regex", rules), param, spaced=spaced)
+    return Wanted(Grammar("regex", rules, spells_end=True), param, spaced=spaced)
 
 
 def from_ebnf(param: str, rules: object) -> Wanted:

@@ -219,6 +219,11 @@ class Metrics:
         yield self._counter_by(
             "draft_windows", "Steps of a request, by drafts verified.", "drafts", windows or {"1": 0}
         )
+        yield self._counter("draft_blocks", "Blocks of drafts of known or estimated length.", stats.blocks)
+        bounds = stats.block_tokens or {"lower": 0.0, "upper": 0.0}
+        yield self._counter_by(
+            "draft_block_tokens", "What these blocks would have given, had all been verified.", "bound", bounds
+        )
         text = "Tokens that such a step gave on average since the start."
         length = GaugeMetricFamily("corymb_accept_length", text, labels=list(self._labels))
         if stats.draft_steps:

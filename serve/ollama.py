@@ -66,8 +66,8 @@ class Ollama:
                 return
             chat |= {name: values[name] for name in ("logprobs", "top_logprobs") if name in values}
             generation = await self._chatting.generation(chat, kind="ollama", limit="options.num_predict", raw=raw)
-        answer = OllamaAnswer(kind, model, generation)
-        await generate(call, self._parts, generation, answer, stream=values.get("stream", True))
+            answer = OllamaAnswer(kind, model, generation)
+            await generate(call, self._parts, generation, answer, stream=values.get("stream", True))
 
     async def _read(self, call: Call) -> Json:
         return await read_json(call, self._parts.settings, declared=False)  # clients and guides of Ollama do not

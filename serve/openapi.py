@@ -15,7 +15,6 @@ from corymb.serve.routes import Route
 from corymb.serve.shapes import Schema
 
 Json = dict[str, Any]
-_UNTOLD = Operation(summary="See the documentation.", answer={})
 
 
 class OpenApi:
@@ -35,7 +34,7 @@ class OpenApi:
 def document(routes: Sequence[Route], parts: Parts) -> Json:
     """The document (OpenAPI 3.1, whose schemas are JSON Schemas)."""
     known = operations(parts)
-    paths = {_path(route): _path_item(route, known.get(_path(route), _UNTOLD), parts) for route in routes}
+    paths = {_path(route): _path_item(route, known[_path(route)], parts) for route in routes}
     schemes = {"key": {"type": "http", "scheme": "bearer"}} if _has_keys(parts) else {}
     return {
         "openapi": "3.1.0",
@@ -50,7 +49,7 @@ def _path(route: Route) -> str:
 
 
 def _path_item(route: Route, operation: Operation, parts: Parts) -> Json:
-    item: Json = {method.lower(): _operation(method, route, operation, parts) for method in route.methods}
+    item: Json = {method.lower(): _operation(route, operation, parts) for method in route.methods}
     parameters = [_parameter(name, "query", schema) for name, schema in operation.query.items()]
     if "{id}" in _path(route):
         named = shapes.enum(*parts.engine.info.names) if route.path.startswith("/v1/models/") else shapes.TEXT
@@ -62,13 +61,11 @@ def _parameter(name: str, place: str, schema: Schema) -> Json:
     return {"name": name, "in": place, "required": place == "path", "schema": schema}
 
 
-def _operation(method: str, route: Route, operation: Operation, parts: Parts) -> Json:
+def _operation(route: Route, operation: Operation, parts: Parts) -> Json:
     told: Json = {"summary": operation.summary, "responses": _responses(route.path, operation)}
     if operation.body is not None:
         content = {"application/json": {"schema": operation.body.schema()}}
         told["requestBody"] = {"required": not operation.body.optional, "content": content}
-    elif operation is _UNTOLD and method != "GET":
-        told["requestBody"] = {"content": {"application/json": {"schema": shapes.OBJECT}}}
     if _has_keys(parts):
         told["security"] = [] if route.access is Access.PUBLIC else [{"key": []}]
     return told

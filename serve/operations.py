@@ -53,7 +53,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What one route takes and answers. A route without an entry here is told without details."""
+    """What one route takes and answers."""
 
     summary: str
     answer: Schema | None = None  # None: text that is no JSON
@@ -187,7 +187,7 @@ def _responses(parts: Parts) -> dict[str, Operation]:
         "/v1/responses/input_tokens": Operation(
             summary="Counts the tokens of a response's input.", body=body, answer=answers.INPUT_TOKENS
         ),
-        "/v1/responses/{id}": Operation(summary="Tells, cancels or forgets a stored response.", answer=shapes.OBJECT),
+        "/v1/responses/{id}": Operation(summary="Tells, cancels or forgets a stored response.", answer=answers.STORED),
     }
 
 
@@ -205,11 +205,10 @@ def _ollama(parts: Parts) -> dict[str, Operation]:
         "/api/generate": Operation(
             summary="Continues a prompt, as Ollama does.", body=text, answer=answers.OLLAMA, streams=LINES
         ),
-        "/api/show": Operation(summary="Tells the model, as Ollama does.", body=shows, answer=shapes.OBJECT),
-        **{
-            f"/api/{name}": Operation(summary="Answers as Ollama does.", answer=shapes.OBJECT)
-            for name in ("tags", "ps", "version")
-        },
+        "/api/show": Operation(summary="Tells the model, as Ollama does.", body=shows, answer=answers.OLLAMA_SHOWN),
+        "/api/tags": Operation(summary="Lists the names of the model.", answer=answers.OLLAMA_MODELS),
+        "/api/ps": Operation(summary="Lists what is in memory.", answer=answers.OLLAMA_MODELS),
+        "/api/version": Operation(summary="Tells the server's version.", answer=answers.OLLAMA_VERSION),
     }
 
 
@@ -242,10 +241,10 @@ def _judging(parts: Parts) -> dict[str, Operation]:
             summary="Refuses: no model with a head for classes is served.", body=classify, answer={}
         ),
         "/v1/embeddings": Operation(summary="Tells vectors of texts.", body=embedding, answer=answers.EMBEDDINGS),
-        "/api/embed": Operation(summary="The same, as Ollama does.", body=embed, answer=shapes.OBJECT),
+        "/api/embed": Operation(summary="The same, as Ollama does.", body=embed, answer=answers.OLLAMA_VECTORS),
         "/v1/score": Operation(summary="Scores items after a query.", body=score, answer=answers.SCORES),
         "/v1/rerank": Operation(summary="Orders documents for a query.", body=rerank, answer=answers.RANKED),
-        "/v1/decisions": Operation(summary="Answers questions about a text.", body=decide, answer=shapes.OBJECT),
+        "/v1/decisions": Operation(summary="Answers questions about a text.", body=decide, answer=answers.DECIDED),
     }
 
 
@@ -259,7 +258,7 @@ def _parsing() -> dict[str, Operation]:
 
 
 def _operating() -> dict[str, Operation]:
-    loads = Operation(summary="Tells how busy the server is.", answer={})
+    loads = Operation(summary="Tells how busy the server is.", answer=answers.LOADS)
     pause, profile = Body(fields=pause_fields(), optional=True), Body(fields=profile_fields(), optional=True)
     return {
         "/debug/tree": Operation(
@@ -269,10 +268,10 @@ def _operating() -> dict[str, Operation]:
         ),
         "/v1/loads": loads,
         "/get_load": loads,
-        "/pause_generation": Operation(summary="Starts no more steps.", body=pause, answer=shapes.OBJECT),
-        "/continue_generation": Operation(summary="Goes on after a pause.", answer=shapes.OBJECT),
-        "/start_profile": Operation(summary="Starts recording steps.", body=profile, answer=shapes.OBJECT),
-        "/stop_profile": Operation(summary="Ends the recording.", answer=shapes.OBJECT),
+        "/pause_generation": Operation(summary="Starts no more steps.", body=pause, answer=answers.OBEYED),
+        "/continue_generation": Operation(summary="Goes on after a pause.", answer=answers.OBEYED),
+        "/start_profile": Operation(summary="Starts recording steps.", body=profile, answer=answers.OBEYED),
+        "/stop_profile": Operation(summary="Ends the recording.", answer=answers.OBEYED),
     }
 
 

@@ -204,7 +204,7 @@ class _Parser:
             self._at += 1
             return Chars(_DOT)
         if char == "\\":
-            return Chars(self._escape(inside=False))
+            return Chars(self._escape(negated=False))
         if char in "*+?{":
             self._fail("nothing to repeat")
         if char in "^]}":
@@ -247,7 +247,7 @@ class _Parser:
             if not self._peek():
                 self._at = begin
                 self._fail("this set is not closed")
-            ranges += self._member()
+            ranges += self._member(negated=negated)
         found = normal(ranges)
         found = complement(found) if negated else found
         if not found:
@@ -255,35 +255,36 @@ class _Parser:
             self._fail("no character is in this set")
         return found
 
-    def _member(self) -> Ranges:
-        low = self._single()
+    def _member(self, *, negated: bool) -> Ranges:
+        low = self._single(negated=negated)
         if not (self._peek() == "-" and self._text[self._at + 1 : self._at + 2] not in ("", "]")):
             return low
         self._at += 1
-        high = self._single()
+        high = self._single(negated=negated)
         if low[0][0] != low[-1][1] or high[0][0] != high[-1][1]:
             self._fail("a range needs a character on both sides")
         if low[0][0] > high[0][0]:
             self._fail("a range counts backwards")
         return ((low[0][0], high[0][0]),)
 
-    def _single(self) -> Ranges:
+    def _single(self, *, negated: bool) -> Ranges:
         if self._peek() == "\\":
-            return self._escape(inside=True)
+            return self._escape(negated=negated)
         char = self._peek()
         if char == "[":
             self._fail("write \\[ inside a set")
         self._at += 1
         return _one(char, self)
 
-    def _escape(self, *, inside: bool) -> Ranges:
+    def _escape(self, *, negated: bool) -> Ranges:
+        """`negated`: it stands in a set of what is not meant."""
         self._at += 1
         char = self._peek()
         self._at += 1
         if char in _CLASSES:
-            if inside and char in "DWS":
+            if negated and char in "DWS":  # what is left is less than either reader means
                 self._at -= 2
-                self._fail(f"\\{char} inside a set cannot be followed")
+                self._fail(f"\\{char} inside a negated set cannot be followed")
             return _CLASSES[char]
         if char in _CONTROLS and not (char == "0" and self._peek().isdigit()):
             return ((_CONTROLS[char], _CONTROLS[char]),)

@@ -7,7 +7,7 @@ from typing import Any
 
 from corymb.serve.asks import Room, too_long
 from corymb.serve.engine import ServedModel
-from corymb.serve.errors import invalid, shown
+from corymb.serve.errors import Excess, invalid, shown
 from corymb.serve.fields import read_token_ids
 from corymb.serve.settings import HttpSettings
 from corymb.serve.tokenizer import Tokenizer
@@ -66,7 +66,7 @@ def _read_one(param: str, item: Any, info: ServedModel) -> str | list[int]:
 
 def _read_ids(param: str, value: list[object], info: ServedModel) -> list[int]:
     if len(value) > info.context_length:
-        raise too_long(info.context_length, f"your prompt has {len(value)} tokens", param)
+        raise too_long(Excess(info.context_length, len(value)), param)
     return read_token_ids(param, value, info.vocab_size)
 
 

@@ -74,7 +74,12 @@ _SAID = either(
     record({"type": enum("redacted_thinking")}),
     record({"type": enum("tool_use"), "id": TEXT, "name": TEXT, "input": OBJECT}),
 )
-_ASKED = either(record({"type": enum("text"), "text": TEXT}), _RESULT)
+_SOURCE = either(
+    record({"type": enum("text"), "data": TEXT}),
+    record({"type": enum("content"), "content": _TEXTS}),
+)
+_DOCUMENT = record({"type": enum("document"), "source": _SOURCE}, {"title": or_null(TEXT), "context": or_null(TEXT)})
+_ASKED = either(record({"type": enum("text"), "text": TEXT}), _DOCUMENT, _RESULT)
 SYSTEM = _TEXTS
 
 

@@ -66,7 +66,8 @@ class Responses:
         answer = ResponsesAnswer(response, generation.usage, keep)
         self._running.add(response["id"])
         try:
-            await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
+            with in_words_of(NAMES):  # a grammar may yet be refused
+                await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
         finally:
             self._running.discard(response["id"])
 

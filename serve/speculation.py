@@ -14,7 +14,7 @@ from corymb.speculative.block_speculation import read_block_speculation
 from corymb.speculative.budget import Budgets
 from corymb.speculative.calibration import read_temperatures
 from corymb.speculative.cost_model import read_table
-from corymb.speculative.measuring import Room, measure
+from corymb.speculative.measuring import measure_server
 from corymb.speculative.ngram import NgramSpeculation
 from corymb.speculative.standalone import read_standalone
 from corymb.speculative.trace import Trace, Traced
@@ -70,12 +70,8 @@ def make_windows(options: SpeculativeOptions, built: Built) -> WindowPolicy | No
 
 
 def _budgets(options: SpeculativeOptions, built: Built, num_drafts: int) -> Budgets:
-    num_rows, table = built.cache_config.num_rows, options.speculative_dspark_sps_table_path
-    if table is None:
-        room = Room(num_rows - 1, built.context_length)
-        costs = measure(lambda plan: built.runner.launch(plan).wait(), num_drafts=num_drafts, room=room)
-    else:
-        costs = read_table(Path(table))
+    table = options.speculative_dspark_sps_table_path
+    costs = measure_server(built) if table is None else read_table(Path(table))
     fills = bool(options.speculative_dspark_align_verify_tokens_to_graph_tier)
     least_gain = options.speculative_dspark_min_predicted_gain or 0.0
-    return Budgets(num_drafts, num_rows, costs, least_gain=least_gain, fills_tiers=fills)
+    return Budgets(num_drafts, built.cache_config.num_rows, costs, least_gain=least_gain, fills_tiers=fills)

@@ -6,7 +6,7 @@ from typing import Any
 
 from corymb.serve.schema_words import ANNOTATIONS, Unsupported, refuse
 from corymb.serve.schemas import check_size, schema_rules
-from corymb.serve.strings import whole_answer
+from corymb.serve.strings import part_of_answer
 
 MAX_TAG_CHARS = 1 << 20
 
@@ -43,7 +43,7 @@ def _followed(node: Any) -> Any:
     if kind in ("json_schema", "qwen_xml_parameter"):
         return _written_in_tags(node)
     if kind == "regex":
-        return {"type": "grammar", "grammar": whole_answer(_pattern(node))}
+        return {"type": "grammar", "grammar": part_of_answer(_pattern(node))}
     return {name: _followed(item) for name, item in node.items()}
 
 

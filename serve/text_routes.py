@@ -9,7 +9,7 @@ from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.conversation import Conversation, conversation_fields
 from corymb.serve.engine import ServedModel
-from corymb.serve.errors import ApiError, invalid, shown
+from corymb.serve.errors import ApiError, in_words_of, invalid, shown
 from corymb.serve.fields import Field, boolean, read_token_ids, refused, string
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import PromptEncoder, read_prompts
@@ -74,7 +74,8 @@ class TextRoutes:
         return {"tokens": token_ids, "count": [len(ids) for ids in token_ids]}
 
     async def _conversation_ids(self, values: dict[str, Any]) -> dict[str, Any]:
-        rendered = await self._conversation.render(values)
+        with in_words_of({"prompt": "messages"}):
+            rendered = await self._conversation.render(values)
         answer: dict[str, Any] = {"tokens": rendered.token_ids, "count": len(rendered.token_ids)}
         if values.get("return_prompt", True):
             answer["prompt"] = rendered.text

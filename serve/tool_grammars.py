@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
+from corymb.models.grammar_backends import END_POINT, with_end_apart
 from corymb.scheduler.messages import Grammar
 from corymb.serve import grammars
 from corymb.serve import tool_syntaxes as of
@@ -117,7 +120,7 @@ FORMS: Mapping[Syntax, CallForm] = {
 _FINAL = {"type": "const_string", "value": "<|channel|>final<|message|>"}
 _ANALYSIS = "<|channel|>analysis<|message|>"
 _NEXT_MESSAGE = {"type": "const_string", "value": "<|start|>assistant"}
-_ANY_TEXT: Format = {"type": "any_text"}
+_ANY_TEXT: Format = {"type": "any_text", "excludes": [chr(END_POINT)]}
 _GAP = {"type": "regex", "pattern": r"[ \n]{0,4}"}
 
 
@@ -149,9 +152,10 @@ def answer_grammar(
     if use.required:
         return _wanted_calls(_calls(form, use, enforced=True), use)
     if answer is not None:
+        calls = _wanted_calls(_calls(form, use, enforced=False), use).grammar
+        answer = replace(answer, grammar=with_end_apart(answer.grammar))  # as that of calls is
         said = _final(answer) if harmony else _format(answer.grammar)
-        either = {"type": "or", "elements": [_calls(form, use, enforced=False), said]}
-        return replace(_wanted_calls(either, use), param=answer.param, spaced=answer.spaced)
+        return _wanted({"type": "or", "elements": [_format(calls), said]}, like=answer)
     if not strict and (use.parallel or not form.parallel):
         return None
     if not form.trigger:
@@ -163,8 +167,7 @@ def answer_grammar(
 def after_reasoning(wanted: Wanted, thinking: Thinking, marks: MarkIds, *, opened: bool) -> Wanted:
     """The same for an answer that may think first."""
     if opened:
-        kind, text = wanted.grammar.kind, wanted.grammar.text
-        return replace(wanted, grammar=Grammar(kind, text, after=marks.closing))
+        return replace(wanted, grammar=msgspec.structs.replace(wanted.grammar, after=marks.closing))
     if thinking.harmony:
         thought = [_tag_around(_ANALYSIS, _ANY_TEXT, "<|end|>"), _NEXT_MESSAGE]
     else:
@@ -183,8 +186,8 @@ def _unenforceable(param: str, why: str) -> ApiError:
 
 def _wanted(form: Format, *, like: Wanted) -> Wanted:
     """For parts that have been checked."""
-    made = grammars.from_structural_tag(like.param, {"type": "structural_tag", "format": form})
-    return replace(like, grammar=made.grammar)
+    made = grammars.from_structural_tag(like.param, {"type": "structural_tag", "format": form}).grammar
+    return replace(like, grammar=msgspec.structs.replace(made, spells_end=like.grammar.spells_end))
 
 
 def _wanted_calls(form: Format, use: ToolUse) -> Wanted:

@@ -10,7 +10,7 @@ verified, the target compute that, and accepts; then the drafter observes what w
                device_standalone for drafters that ask the host on a CPU
     how much   budget, before the step, by cost_model (measuring, correction; cost_profile), outlook (calibration) and
                account · allocation, in it
-    audits     trace
+    audits     trace · block_estimate
     training   training_run: conversations (prompts, topics; writing) → corpus → lessons, by a teacher
                → training (trainable, draft_loss; training_state) of a draft_shape → draft_files
     judging    trial: rounds of the real loop

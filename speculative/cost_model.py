@@ -52,6 +52,19 @@ def as_they_are(num_tokens: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]
     return num_tokens
 
 
+def filled_up_to(sizes: Sequence[int]) -> Tiers:
+    """Steps are filled up to the next of the sizes; larger ones are not."""
+    if not sizes:
+        return as_they_are
+    known = np.asarray(sizes, np.int64)
+
+    def tier(num_tokens: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        index = np.searchsorted(known, num_tokens)
+        return np.where(index < len(known), known[np.minimum(index, len(known) - 1)], num_tokens)
+
+    return tier
+
+
 @dataclass(frozen=True, slots=True)
 class Took:
     """What a step took, in seconds."""

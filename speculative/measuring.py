@@ -1,20 +1,24 @@
 """Measures what a server's steps cost, on the padding row, before its first request."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from corymb.cache.writes import Landmarks, StateWrites
+from corymb.models.build import Built
 from corymb.models.warm_up import padding_step
-from corymb.scheduler.plan import LAST_SAMPLED, Int32, Sampled, StepPlan, Windows
-from corymb.speculative.cost_model import CostModel, Curve, envelope
+from corymb.scheduler.plan import LAST_SAMPLED, Int32, Runner, Sampled, StepPlan, StepResult, Windows
+from corymb.speculative.cost_model import CostModel, Curve, Tiers, as_they_are, envelope, filled_up_to
 
 ROWS = (1, 4, 16)
+GPU_ROWS = (1, 4, 16, 64, 256)  # more rows cost little there, and no line that begins with few tells of them
 REPEATS = 3
 SHORT, LONG = 2, 1024  # tokens of context
 
-Run = Callable[[StepPlan], Sampled]  # launches a plan and waits for it
+Run = Callable[[Sequence[StepPlan]], list[Sampled]]  # see run_in_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +29,33 @@ class Room:
     context_length: int
 
 
-def measure(run: Run, *, num_drafts: int, room: Room) -> CostModel:
-    """The cost model of a runner."""
-    sizes = [size for size in ROWS if size <= room.max_rows] or [1]
+def measure_server(built: Built) -> CostModel:
+    """The cost model of a server that drafts, before its first request."""
+    assert built.num_drafts is not None, "a server that drafts"
+    return measure(
+        partial(run_in_turns, built.runner),
+        num_drafts=built.num_drafts,
+        room=Room(built.cache_config.num_rows - 1, built.context_length),
+        rows=ROWS if built.device == "cpu" else GPU_ROWS,
+        tier=filled_up_to(built.token_tiers),
+    )
+
+
+def run_in_turns(runner: Runner, plans: Sequence[StepPlan]) -> list[Sampled]:
+    """Launches each plan while the one before it runs, as a loop does."""
+    sampled, in_flight = [], deque[StepResult]()
+    for plan in plans:
+        in_flight.append(runner.launch(plan))
+        if len(in_flight) > 1:
+            sampled.append(in_flight.popleft().wait())
+    return [*sampled, *(step.wait() for step in in_flight)]
+
+
+def measure(
+    run: Run, *, num_drafts: int, room: Room, rows: Sequence[int] = ROWS, tier: Tiers = as_they_are
+) -> CostModel:
+    """The cost model of a runner, from steps of so many `rows`."""
+    sizes = [size for size in rows if size <= room.max_rows] or [1]
     draft_s: dict[int, float] = {}
     verify_s: dict[int, float] = {}
     for num_rows in sizes:
@@ -42,7 +70,7 @@ def measure(run: Run, *, num_drafts: int, room: Room) -> CostModel:
     longest = min(LONG, room.context_length - num_drafts - 2)
     share = _context_share(run, {size: verify_s[size] for size in {sizes[0], sizes[-1]}}, longest)
     most = room.max_rows * (1 + num_drafts)
-    return CostModel(0.0, _curve(draft_s, room.max_rows), _curve(verify_s, most), context_share=share)
+    return CostModel(0.0, _curve(draft_s, room.max_rows), _curve(verify_s, most), tier, share)
 
 
 def _context_share(run: Run, short_s: dict[int, float], longest: int) -> float:
@@ -60,9 +88,9 @@ def _curve(seconds: dict[int, float], farthest: int) -> Curve:
 
 def _fastest(run: Run, num_rows: int, window: int, context: int) -> Sampled:
     # What the padding row has read is of no consequence: only its end is computed.
-    run(replace(padding_step(SHORT), starts=np.array([context - SHORT], np.int32)))
-    steps = [run(_step(num_rows, window, context)) for _ in range(1 + REPEATS)]
-    return min(steps[1:], key=lambda step: step.forward_s)
+    prompt = replace(padding_step(SHORT), starts=np.array([context - SHORT], np.int32))
+    steps = run([prompt, *(_step(num_rows, window, context) for _ in range(1 + REPEATS))])
+    return min(steps[2:], key=lambda step: step.forward_s)
 
 
 def _step(num_rows: int, window: int, context: int) -> StepPlan:

@@ -18,7 +18,8 @@ from corymb.models.logprobs import Positions, Scores, entries, log_probabilities
 from corymb.models.sampler import Sampler, Turn
 from corymb.models.settings import Needs
 from corymb.models.speculation import AskMasks, Drafter, DraftTurn, Proposal, Seen, Target
-from corymb.scheduler.plan import Drafted, Drafts, Int32, Masks, Sampled, StepPlan
+from corymb.scheduler.plan import Blocks, Drafted, Drafts, Int32, Masks, Sampled, StepPlan
+from corymb.speculative.block_estimate import BlockEstimate, Law, Step
 
 
 class Allotment(Protocol):
@@ -64,6 +65,7 @@ class Verified:
     scores: Scores | None
     draft_s: float
     verify_s: float
+    blocks: Blocks
 
     def read(self) -> Sampled:
         """See Readable."""
@@ -75,7 +77,7 @@ class Verified:
             forward_s=self.draft_s + self.verify_s,
             logprobs=entries(self.scores) if self.scores else {},
             errors=dict.fromkeys(np.flatnonzero(~self.usable).tolist(), UNUSABLE),
-            drafted=Drafted(self.windows, confidence, self.draft_s, self.verify_s, self.allowed),
+            drafted=Drafted(self.windows, confidence, self.draft_s, self.verify_s, self.allowed, self.blocks),
         )
 
 
@@ -94,17 +96,18 @@ class Verification:
     def __init__(self, drafter: Drafter, allotment: Allotment | None = None) -> None:
         self.drafter = drafter
         self._allotment = allotment or WholeBlocks()
+        self._estimate = BlockEstimate()
 
     def run(self, plan: StepPlan, ask: AskMasks, target: Target) -> Verified:
         """See Speculator."""
         begun_s, timed = time.perf_counter(), TimedMasks(ask)
         assert plan.windows is not None, "only plans with windows draft"
         proposal = self.drafter.propose(draft_turn(plan, target, self.drafter.num_drafts))
-        most = plan.windows.most
+        most = plan.windows.most.astype(np.int32)
         if proposal.counts is not None:
-            most = np.minimum(most, proposal.counts.cpu().numpy())
-        windows = self._allotment.allot(proposal, most.astype(np.int32), plan.windows.budget)
-        verified = most.astype(np.int32) if self._allotment.checks_all else windows
+            most = np.minimum(most, proposal.counts.cpu().numpy()).astype(np.int32)
+        windows = self._allotment.allot(proposal, most, plan.windows.budget)
+        verified = most if self._allotment.checks_all else windows
         drafts = proposal.token_ids.cpu().numpy().astype(np.int32)
         if plan.constrained is not None and plan.windows.most[plan.constrained].any():
             timed.offer(Drafts(drafts[plan.constrained], windows[plan.constrained]))
@@ -116,6 +119,9 @@ class Verification:
         self._commit(target, wide, judged)
         keep = target.place(judged.places < judged.counts[judged.owners])
         self.drafter.observe(Seen(computed.layout, computed.token_ids, computed.features, keep))
+        verified_s = time.perf_counter()
+        outputs = judged.outputs.cpu().numpy().astype(np.int32)
+        step = Step(plan.rows, wide.starts, drafts, most, windows, outputs, judged.counts, judged.laws)
         return Verified(
             outputs=judged.outputs,
             counts=judged.counts,
@@ -125,7 +131,8 @@ class Verification:
             confidence=proposal.confidence,
             scores=judged.scores,
             draft_s=drafted_s - begun_s,
-            verify_s=time.perf_counter() - drafted_s - timed.waited_s,
+            verify_s=verified_s - drafted_s - timed.waited_s,
+            blocks=self._estimate.follow(step),
         )
 
     @staticmethod
@@ -148,6 +155,14 @@ class _Judged:
     scores: Scores | None
     owners: NDArray[np.int64]  # [T], index of each token's row in the plan
     places: NDArray[np.int64]  # [T], drafts before it in its row
+    laws: Sequence[Law]  # of rows that rejection sampling drew for
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    counts: Tensor  # int64 [R], drafts accepted
+    outputs: Tensor  # int64 [R, num_drafts + 1]
+    laws: Sequence[Law] = ()
 
 
 def draft_turn(plan: StepPlan, target: Target, num_drafts: int) -> DraftTurn:
@@ -212,21 +227,20 @@ def _judge(target: Target, plan: StepPlan, block: Block, hidden: Tensor) -> _Jud
     )
     choice = sampler.choose(logits, turn)
     own = _dense(choice.token_ids, owners, places, plan.num_rows, drafts.shape[1])
-    counts = acceptance.match(own, drafts, place(windows))
-    outputs = own
+    said = _Said(acceptance.match(own, drafts, place(windows)), own)
     for free in _draw_freely(sampler, plan.rows):
-        counts, outputs = _reject(target, plan, block, logits, (counts, outputs), free)
-    host_counts = counts.cpu().numpy().astype(np.int32) + 1
+        said = _reject(target, plan, block, logits, said, free)
+    outputs, host_counts = said.outputs, said.counts.cpu().numpy().astype(np.int32) + 1
     usable = np.ones(plan.num_rows, np.bool_)
     bad = ~choice.usable.cpu().numpy() & (places < host_counts[owners])
     usable[owners[bad]] = False
     scores = None
     if logprobs is not None:
-        said = places[scored] < host_counts[owners[scored]]
+        came = places[scored] < host_counts[owners[scored]]
         scores = _scores(
-            target, plan, logprobs[place(np.flatnonzero(said))], outputs, owners[scored[said]], places[scored[said]]
+            target, plan, logprobs[place(np.flatnonzero(came))], outputs, owners[scored[came]], places[scored[came]]
         )
-    return _Judged(outputs, host_counts, usable, scores, owners, places)
+    return _Judged(outputs, host_counts, usable, scores, owners, places, said.laws)
 
 
 def _by_token(plan: StepPlan, masks: Masks) -> Masks:
@@ -272,11 +286,11 @@ def _reject(
     plan: StepPlan,
     block: Block,
     logits: Tensor,
-    matched: tuple[Tensor, Tensor],
+    before: _Said,
     free: NDArray[np.int64],
-) -> tuple[Tensor, Tensor]:
+) -> _Said:
     """Replaces what the rows `free` accept and say by rejection sampling from their edited logits."""
-    place, sampler, (counts, outputs) = target.place, target.sampler, matched
+    place, sampler = target.place, target.sampler
     proposal, windows = block.proposal, block.windows
     firsts = np.cumsum(plan.widths) - plan.widths
     width = proposal.token_ids.shape[1] + 1
@@ -294,9 +308,10 @@ def _reject(
         heat = place(sampler.settings.temperature[plan.rows[free]])
         proposed = (proposal.logits[where] / heat[:, None, None]).softmax(dim=2)
     keys = place(_keys(other_keys, sampler.settings.seeds[plan.rows[free]], plan.num_outputs[free], width))
-    accepted, last = acceptance.reject(chances.view(len(free), width, -1), proposed, drafts, place(windows[free]), keys)
+    law = Law(free.tolist(), chances.view(len(free), width, -1), proposed)
+    accepted, last = acceptance.reject(law.target, proposed, drafts, place(windows[free]), keys)
     said = torch.cat((drafts, drafts[:, :1]), dim=1)
     said[torch.arange(len(free)), accepted] = last
-    counts, outputs = counts.clone(), outputs.clone()
+    counts, outputs = before.counts.clone(), before.outputs.clone()
     counts[where], outputs[where] = accepted, said
-    return counts, outputs
+    return _Said(counts, outputs, [*before.laws, law])

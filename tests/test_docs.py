@@ -29,8 +29,24 @@ def test_flags_exist(path: Path) -> None:
     assert {name for name in named if not re.search(rf"{name}(?![a-z0-9-])", flags)} == set()
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_files_and_targets_that_are_named_in_passing_exist(path: Path) -> None:
+    told = re.findall(r"`([^`\n]+)`", path.read_text())
+    files = {name for text in told for name in re.findall(r"\b(?:benchmarks|docker|docs|tests)/[\w./-]*\w", text)}
+    assert {name for name in files if not (ROOT / name).exists()} == set()
+    targets = {name for text in told for name in re.findall(r"^make ([a-z]+)", text)}
+    assert targets <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
 def test_every_metric_is_described_with_its_type_and_none_that_is_not() -> None:
     text = (ROOT / "docs/metrics.md").read_text()
     described = dict(re.findall(r"^\| `(corymb_\w+)` \| (\w+) \|", text, re.MULTILINE))
     exposed = dict(re.findall(r"^# TYPE (\w+) (\w+)$", Metrics("model").exposition().decode(), re.MULTILINE))
     assert described == exposed
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_metrics_that_are_named_in_passing_exist(path: Path) -> None:
+    exposed = set(re.findall(r"^# TYPE (\w+) \w+$", Metrics("model").exposition().decode(), re.MULTILINE))
+    named = set(re.findall(r"\bcorymb_[a-z0-9_]*[a-z0-9](?![\w*])", path.read_text()))
+    assert {name for name in named if re.sub(r"_(bucket|sum|count)$", "", name) not in exposed} == set()

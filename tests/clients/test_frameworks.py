@@ -15,14 +15,8 @@ TOOL = {
 
 def ask(agent, text: str, **more):
     litellm.telemetry = False
-    return litellm.completion(
-        model="openai/tape",
-        api_base=f"{agent.url}/v1",
-        api_key="none",
-        temperature=0,
-        messages=[{"role": "user", "content": tape(text)}],
-        **more,
-    )
+    asked = {"model": "openai/tape", "api_base": f"{agent.url}/v1", "api_key": "none", "temperature": 0, **more}
+    return litellm.completion(messages=[{"role": "user", "content": tape(text)}], **asked)
 
 
 def test_litellm_answers_and_streams(agent) -> None:
@@ -44,8 +38,9 @@ def test_litellm_tells_calls_and_reasoning(agent) -> None:
 
 
 def test_litellm_knows_a_context_that_is_too_long(agent) -> None:
-    with pytest.raises(litellm.ContextWindowExceededError):
-        ask(agent, "x" * 140_000)
+    for asked in ({}, {"model": "anthropic/tape", "api_base": agent.url, "max_tokens": 5}):
+        with pytest.raises(litellm.ContextWindowExceededError):
+            ask(agent, "x" * 140_000, **asked)
 
 
 def test_litellm_speaks_anthropics_dialect(agent) -> None:

@@ -57,6 +57,8 @@ def test_programs_run_and_print_something(scripted, program) -> None:
 
 @pytest.mark.parametrize("block", blocks("sh"))
 def test_commands_work(scripted, block) -> None:
+    """Whole, but for three programs: a server would need its model and never end, `make` would install and `pytest`
+    would test everything. Of these the words are checked; what they do is tested where they are."""
     for command in commands(block):
         words = shlex.split(command, comments=True)
         program = Path(words[0]).name

@@ -15,7 +15,15 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from corymb.kernels import triton_experts, triton_linear, triton_steps  # noqa: E402
-from corymb.kernels.attention import AttentionSpec, HeadChanges, HeadNorms, IndexSpec, KVLayer, RaggedLayout  # noqa: E402
+from corymb.kernels.attention import (  # noqa: E402
+    AttentionSpec,
+    HeadChanges,
+    HeadNorms,
+    IndexSpec,
+    KVLayer,
+    RaggedLayout,
+    StateMarks,
+)
 from corymb.kernels.block_attention import BlockHeads, Contexts  # noqa: E402
 from corymb.kernels.packing import Windows  # noqa: E402
 from corymb.kernels.packing import room as packing_room  # noqa: E402
@@ -201,11 +209,13 @@ def mix() -> None:
 
 
 def recur() -> None:
-    """Layers that carry a state: single tokens, and pieces of long rows."""
+    """Layers that carry a state: single tokens, pieces of long rows, drafts and those that were kept."""
     recurrence = TritonRecurrence(LAUNCH)
     numbers = zeros(8192, dtype=torch.float32)
-    for widths in ([1] * 4, [70, 3]):
-        step = replace(layout(widths, sliding=False), state_slots=zeros(len(widths), dtype=torch.int64))
+    slots, marks = zeros(4, dtype=torch.int64), StateMarks(zeros(4, dtype=torch.int32), zeros(4, dtype=torch.int64))
+    drafted = ({"moves_states": False}, {"marks": marks})
+    for widths, kind in (([1] * 4, {}), ([70, 3], {}), *(([8] * 4, kind) for kind in drafted)):
+        step = replace(layout(widths, sliding=False), state_slots=slots[: len(widths)], **kind)
         num_tokens = sum(widths)
         convolution = Convolution(zeros(4, 8192, dtype=torch.float32), numbers, silu=True)
         recurrence.convolve(zeros(num_tokens, 8192), convolution, zeros(8, 3, 8192), step)

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from corymb.kernels import reference_recurrence as reference
-from corymb.kernels.attention import RaggedLayout
+from corymb.kernels.attention import RaggedLayout, StateMarks
 from corymb.kernels.recurrence import GRID, Convolution, DeltaRule, GatedNorm, StateSpace
 from corymb.kernels.triton_recurrence import TritonRecurrence
 
@@ -179,6 +180,51 @@ def test_padding_rows_change_nothing(place, make, pad, operation: str) -> None:
     padded_out = case.run(back_end, replace(padded, state_slots=slots), wider, padded_states)
     assert torch.equal(padded_out[:2], out)
     assert torch.equal(padded_states, states)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operation", ["convolution", "delta rule", "scan"])
+def test_drafts_leave_states_alone_until_they_are_gone_through_again(
+    place, make, tolerance, operation: str, dtype: torch.dtype
+) -> None:
+    """Only the device knows widths; of three drafts, none, two and one were kept, and a state is wanted on the way."""
+    shape = CONVOLUTIONS["bias and silu"] if operation == "convolution" else SHAPES["odd"]
+    case = make[operation](([3, 3, 3], [5, 61, 0]), dtype, **shape)
+    unknown = replace(case.layout, host_widths=np.full(3, -1, np.int32))
+    states, back_end = apart(case.states), TritonRecurrence(place.launch)
+    out = case.run(back_end, replace(unknown, moves_states=False), case.inputs, states)
+    expected = case.run(reference, replace(case.layout, moves_states=False), case.inputs, case.states.double())
+    place.assert_close(out, expected, max(tolerance(dtype), 1e-5))
+    assert torch.equal(states, case.states)
+    marks = StateMarks(place.put(np.array([0, 1, 1], np.int32)), place.put(others(case.layout.state_slots)))
+    kept = np.array([0, 2, 1], np.int32)
+    case.run(back_end, replace(unknown, widths=place.put(kept), marks=marks), case.inputs, states)
+    tokens = torch.tensor([3, 4, 6], device=place.device)
+    known = replace(case.layout, host_widths=kept, marks=marks)
+    exact = case.states.double()
+    case.run(reference, known, tuple(one[tokens] for one in case.inputs), exact)
+    place.assert_close(states, exact, max(tolerance(dtype), 1e-5))
+
+
+def others(slots: torch.Tensor) -> "np.ndarray":
+    """As many slots that are nobody's."""
+    free = set(range(1, len(slots) + 4)) - set(slots.tolist())
+    return np.array([*sorted(free), 1 + len(slots)][: len(slots)], np.int64)
+
+
+@pytest.mark.parametrize("operation", ["convolution", "delta rule", "scan"])
+def test_drafts_give_the_bits_of_decoding(place, make, lay_out, operation: str) -> None:
+    shape = CONVOLUTIONS["plain"] if operation == "convolution" else SHAPES["odd"]
+    case = make[operation](([4], [60]), torch.float32, **shape)
+    back_end, plain, replayed = TritonRecurrence(place.launch), case.states.clone(), case.states.clone()
+    verified = case.run(back_end, replace(case.layout, moves_states=False), case.inputs, replayed)
+    for nth in range(4):
+        one = replace(lay_out([1], [60 + nth]), state_slots=case.layout.state_slots)
+        alone = case.run(back_end, one, tuple(part[nth : nth + 1] for part in case.inputs), plain)
+        assert torch.equal(alone[0], verified[nth])
+    nowhere = StateMarks(torch.zeros_like(case.layout.widths), torch.zeros_like(case.layout.state_slots))
+    case.run(back_end, replace(case.layout, marks=nowhere), case.inputs, replayed)
+    assert torch.equal(replayed, plain)
 
 
 GATES = {"no norm": None, "gate after, shared": (1, False), "gate before": (3, True)}

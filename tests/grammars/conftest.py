@@ -21,9 +21,9 @@ class Bytes:
         tokens = [spelling[index] for index in range(VOCAB_SIZE)]
         self.backend = make_backend(name, Vocabulary(tokens, spelling.specials, EOS_IDS))
 
-    def program(self, rules: str, kind: str = "ebnf"):
+    def program(self, rules: str, kind: str = "ebnf", *, spells_end: bool = False):
         """A compiled grammar that has travelled."""
-        grammar = Grammar(kind, rules)
+        grammar = Grammar(kind, rules, spells_end=spells_end)
         return self.backend.load(grammar, self.backend.compile(grammar).dump())
 
     def accepts(self, program, text: str | bytes) -> bool:

@@ -1,13 +1,18 @@
 """Patterns and numbers as rules: what they allow matches, digit by digit and letter by letter."""
 
 import json
+import random
 import re
+import string
 from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corymb.models.grammar_backends import Vocabulary, make_backend
+from corymb.scheduler.messages import Grammar
+from corymb.serve.compiling import rehearse
 from corymb.serve.patterns import BadPattern, parse
 from corymb.serve.ranges import Bound, integer_rule, multiple_rule, number_rule
 from corymb.serve.rules import Rules
@@ -16,7 +21,7 @@ from corymb.serve.strings import matching_string, whole_answer
 ATOMS = st.sampled_from(
     (
         *("a", "é", ".", "\\d", "\\w", "\\s", "\\S", "\\W", "\\D", "[a-c]", "[^a-c]", "[^\\x00-\\x7f]", "\\.", "\\n"),
-        *('"', "\\\\", "[\\]\\-x]", "\\u00e9", "[\\d_]", "/", "\\t"),
+        *('"', "\\\\", "[\\]\\-x]", "\\u00e9", "[\\d_]", "/", "\\t", "[\\s\\S]", "[a\\D]"),
     )
 )
 COUNTS = st.sampled_from(["", "", "*", "+", "?", "{2}", "{1,3}", "{2,}", "*?"])
@@ -37,7 +42,7 @@ def alternatives(pattern: str) -> str:
 
 @given(PATTERNS, st.integers(0, 1 << 30))
 def test_what_a_pattern_allows_matches_it(bytewise, pattern, seed) -> None:
-    whole = bytewise.program(whole_answer(pattern))
+    whole = bytewise.program(whole_answer(pattern), "regex", spells_end=True)
     for number in range(3):
         text = bytewise.walk(whole, seed + number, longest=60)
         assert text is None or re.fullmatch(pattern, text), text
@@ -54,12 +59,14 @@ REACHED = [
     ("^\\d{4}-\\d{2}$", "2026-11"),
     ("(a|b)*c?", ""),
     ("a.c", "a€c"),
+    ("[\\s\\S]{3}", "a\n€"),
+    ("[\\w\\W]+", "a !"),
 ]
 
 
 @pytest.mark.parametrize(("pattern", "text"), REACHED)
 def test_patterns_reach_their_texts(bytewise, pattern, text) -> None:
-    assert bytewise.accepts(bytewise.program(whole_answer(pattern)), text)
+    assert bytewise.accepts(bytewise.program(whole_answer(pattern), "regex", spells_end=True), text)
 
 
 BROKEN = [
@@ -140,3 +147,29 @@ def test_multiples_are_exact(bytewise) -> None:
     program = bytewise.program(rules.text(multiple_rule(rules, 7)))
     found = [number for number in range(-80, 200) if bytewise.accepts(program, str(number))]
     assert found == [number for number in range(-80, 200) if number % 7 == 0]
+
+
+NOT_THE_END = [".*", "[^a]{0,3}", "[\\x00-\\x1f]+", "a|\\x04?b"]
+
+
+@pytest.mark.parametrize("pattern", NOT_THE_END)
+def test_the_character_that_ends_an_answer_is_never_in_it(bytewise, pattern) -> None:
+    if "x04?" in pattern:
+        with pytest.raises(BadPattern, match=r"U\+0004"):
+            whole_answer(pattern)
+        return
+    program = bytewise.program(whole_answer(pattern), "regex", spells_end=True)
+    assert not bytewise.accepts(program, "\x04")
+    assert not bytewise.accepts(program, "\x01\x04")
+
+
+def test_what_follows_a_counted_set_is_known_soon() -> None:
+    """With a large vocabulary: tokens that go beyond what may still come are not tried one by one."""
+    chooser = random.Random(5)
+    words = {"".join(chooser.choices(string.ascii_lowercase, k=chooser.randrange(2, 12))) for _ in range(40_000)}
+    tokens = [bytes([value]) for value in range(256)] + [b"", *(word.encode() for word in sorted(words))]
+    backend = make_backend("xgrammar", Vocabulary(tokens, frozenset({256}), [256]))
+    for pattern in ("[a-z]{3,40}", "x( [a-z]{2,20}(-[a-z]{2,20})?)?"):
+        program = backend.compile(Grammar("regex", whole_answer(pattern), spells_end=True))
+        slowest_s = min(rehearse(program, len(tokens)) for _ in range(3))
+        assert slowest_s < 0.001, pattern

@@ -154,6 +154,21 @@ def test_models_are_listed_as_the_sdk_knows_them(tape_server) -> None:
     assert sdk(tape_server).models.retrieve("tape").created_at.year >= 2023
 
 
+DOCUMENTS = [
+    ({"source": {"type": "text", "media_type": "text/plain", "data": "abc"}}, "abc\n\nSo?"),
+    ({"source": {"type": "text", "data": "abc"}, "title": "T", "context": "C"}, "T\n\nC\n\nabc\n\nSo?"),
+    ({"source": {"type": "content", "content": "abc"}, "citations": {"enabled": False}}, "abc\n\nSo?"),
+    ({"source": {"type": "content", "content": [{"type": "text", "text": "abc"}]}}, "abc\n\nSo?"),
+]
+
+
+@pytest.mark.parametrize(("document", "text"), DOCUMENTS, ids=lambda value: json.dumps(value)[:60])
+def test_documents_that_are_text_are_taken_as_text(simulated_tape, document, text) -> None:
+    blocks = [{"type": "document", **document}, {"type": "text", "text": "So?"}]
+    expected = chat_prompt(simulated_tape, {"role": "user", "content": text})
+    assert prompt_of(simulated_tape, messages=[{"role": "user", "content": blocks}]) == expected
+
+
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:1/x.png"}}
 REFUSED = [
     ({"messages": []}, "messages"),
@@ -166,6 +181,9 @@ REFUSED = [
     ({"messages": [{"role": "user", "content": [5]}]}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
     ({"messages": [{"role": "user", "content": [IMAGE]}]}, "text only"),
+    ({"messages": [{"role": "user", "content": [{"type": "document", "source": IMAGE["source"]}]}]}, "text only"),
+    ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "text only"),
+    ({"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "text"}}]}]}, "data"),
     ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id"),
     ({"messages": [USER, {"role": "assistant", "content": "prefill"}]}, "assistant"),
     ({"messages": [USER, {"role": "assistant", "content": [{"type": "tool_use", "id": "x"}]}, USER]}, "input"),

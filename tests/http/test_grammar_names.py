@@ -37,7 +37,7 @@ DIALECTS = [
     (
         "/v1/responses",
         {"input": "q", "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}},
-        "text",
+        "text.format.schema",
     ),
     (
         "/v1/messages",
@@ -46,7 +46,7 @@ DIALECTS = [
             "max_tokens": 5,
             "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
         },
-        "output_config",
+        "output_config.format.schema",
     ),
     ("/api/chat", {"messages": MESSAGES, "format": SCHEMA}, "format"),
     ("/api/generate", {"prompt": "q", "format": "json"}, "format"),
@@ -74,4 +74,4 @@ def test_chats_name_their_field(server, fields, param: str) -> None:
 def test_other_dialects_name_theirs(server, path: str, body, named: str) -> None:
     answer = post(server, path, body)
     assert answer.status_code == 400
-    assert f"`{named}" in answer.text
+    assert f"`{named}`" in answer.text

@@ -2,6 +2,7 @@
 
 import re
 
+import jsonschema
 import pytest
 
 from corymb.serve.chat_completions import chat_fields
@@ -41,6 +42,32 @@ def test_every_field_is_in_the_document(document) -> None:
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(body["properties"]) == {name.removeprefix("chat.") for name in FIELDS if name.startswith("chat.")}
     assert body["required"] == ["messages"]
+
+
+YES_NO = {"type": "yes_no", "question": "?", "id": "q"}
+ANSWERED = [
+    ("get", "/api/tags", None),
+    ("get", "/api/ps", None),
+    ("get", "/api/version", None),
+    ("get", "/v1/loads", None),
+    ("post", "/api/show", {}),
+    ("post", "/api/embed", {"input": ["a", "b"]}),
+    ("post", "/v1/embeddings", {"input": "a"}),
+    ("post", "/v1/score", {"query": "a", "items": "b", "label_token_ids": [97]}),
+    ("post", "/v1/decisions", {"input": "a", "questions": [YES_NO], "return_prompt_token_ids": True}),
+    ("post", "/pause_generation", {"mode": "in_place"}),
+    ("post", "/continue_generation", {}),
+]
+
+
+def test_answers_are_as_the_document_says() -> None:
+    with simulated("tape", hidden_size=4) as server:
+        paths = server.client.get("/openapi.json").json()["paths"]
+        for method, path, body in ANSWERED:
+            answer = server.client.request(method, path, json=body)
+            assert answer.status_code == 200, answer.text
+            schema = paths[path][method]["responses"]["200"]["content"]["application/json"]["schema"]
+            jsonschema.Draft202012Validator(schema).validate(answer.json())
 
 
 def taken(field, value) -> bool:

@@ -67,6 +67,8 @@ OTHERS = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": HUGE}]}, "messages"),
     ("/v1/chat/completions", {"messages": [USER], "max_completion_tokens": 1 << 20}, "max_completion_tokens"),
     ("/v1/completions", {"prompt": HUGE}, "prompt"),
+    ("/tokenize", {"prompt": HUGE * 40}, "prompt"),
+    ("/tokenize", {"messages": [{"role": "user", "content": HUGE * 40}]}, "messages"),
     ("/generate", {"text": HUGE}, "text"),
     ("/generate", {"input_ids": [97] * (1 << 17)}, "input_ids"),
     ("/v1/score", {"query": HUGE, "items": ["a"], "label_token_ids": [97]}, "items"),
@@ -136,6 +138,24 @@ def test_a_response_may_be_held_to_some_of_its_tools(server) -> None:
 def test_a_raw_prompt_says_that_no_template_heeds_the_thinking(server) -> None:
     body = {"prompt": "q", "raw": True, "think": True, "stream": False, "options": {"num_predict": 1}}
     assert post(server, "/api/generate", body).headers["x-ignored-fields"] == "think"
+
+
+def test_agents_of_anthropics_api_read_that_a_conversation_is_too_long(server) -> None:
+    limit = 1 << 17
+    too_long = [{"role": "user", "content": "x" * (limit + 100)}]
+    words = {
+        "prompt is too long: ": {"messages": too_long, "max_tokens": 5},
+        "input length and `max_tokens` exceed context limit: ": {"messages": [USER], "max_tokens": limit},
+    }
+    for begin, body in words.items():
+        message = post(server, "/v1/messages", body).json()["error"]["message"]
+        assert message.startswith(begin)
+        assert f" > {limit}" in message
+        assert f"maximum context length is {limit} tokens" in message
+    huge = {"messages": [{"role": "user", "content": "x" * 5_000_000}], "max_tokens": 5}
+    assert "prompt is too long" in post(server, "/v1/messages", huge).json()["error"]["message"]
+    counted = post(server, "/v1/messages/count_tokens", {"messages": too_long})
+    assert counted.status_code == 200, "what is too long can be counted"
 
 
 # Budgets of Anthropic's thinking.

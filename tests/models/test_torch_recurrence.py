@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from corymb.kernels import reference_recurrence as reference
-from corymb.kernels.attention import RaggedLayout
+from corymb.kernels.attention import RaggedLayout, StateMarks
 from corymb.kernels.chunks import cut
 from corymb.kernels.recurrence import GRID, Convolution, DeltaRule, GatedNorm, StateSpace
 from corymb.kernels.torch_recurrence import TorchRecurrence
@@ -148,8 +148,8 @@ def test_a_row_gives_the_same_bits_in_any_company(name: str) -> None:
 def test_drafts_that_are_taken_back_and_gone_through_again_change_no_bit(name: str, kept: int) -> None:
     """Whatever of a window of five is kept: verified against frozen states, then replayed; and one by one."""
     torch.manual_seed(11)
-    widths, starts = [5, 1, 3], [62, 7, 0]
-    operation, ends = OPERATIONS[name](sum(widths), 6), np.cumsum(widths)
+    widths, starts, num_slots = [5, 1, 3], [62, 7, 0], 9
+    operation, ends = OPERATIONS[name](sum(widths), num_slots), np.cumsum(widths)
     frozen, plain = operation.states.clone(), operation.states.clone()
     verified = operation.run(FAST, replace(layout_of(widths, starts), moves_states=False), operation.inputs, frozen)
     assert torch.equal(frozen, operation.states), "a state has moved"
@@ -160,11 +160,15 @@ def test_drafts_that_are_taken_back_and_gone_through_again_change_no_bit(name: s
             one = replace(layout_of([1], [starts[row] + nth]), state_slots=torch.tensor([row + 2]))
             alone = operation.run(FAST, one, tuple(part[at : at + 1] for part in operation.inputs), plain)
             assert torch.equal(alone[0], verified[at])
+            if nth == 1:
+                plain[row + 6] = plain[row + 2]  # wanted after two
     rows = [row for row, count in enumerate(counts) if count]
     if rows:
         tokens = torch.cat([torch.arange(counts[row]) + int(ends[row]) - widths[row] for row in rows])
         layout = layout_of([counts[row] for row in rows], [starts[row] for row in rows])
-        again = replace(layout, state_slots=torch.tensor(rows) + 2)
+        after = np.array([2 if counts[row] >= 2 else 0 for row in rows], np.int32)
+        marks = StateMarks(torch.from_numpy(after), torch.tensor(rows) + 6, after)
+        again = replace(layout, state_slots=torch.tensor(rows) + 2, marks=marks)
         operation.run(FAST, again, tuple(part[tokens] for part in operation.inputs), frozen)
     assert torch.equal(frozen, plain)
 

@@ -5,9 +5,12 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 import xgrammar
 
+from corymb.models.grammar_backends import Vocabulary, make_backend
 from corymb.scheduler.messages import Grammar
 from corymb.serve.errors import ApiError
 from corymb.serve.grammars import Wanted, from_regex, from_structural_tag
@@ -177,9 +180,15 @@ def test_a_format_for_answers_leaves_calls_possible(parser: str) -> None:
     assert "" in answers, "calls, too"
 
 
-def matches(made: Wanted, text: str) -> bool:
-    matcher = xgrammar.GrammarMatcher(COMPILER.compile_structural_tag(made.grammar.text))
-    return bool(matcher.accept_string(text) and matcher.is_completed())
+TOKENS = [bytes([value]) for value in range(256)] + [b"", b"<think>", b"</think>"]
+END, OPENING, CLOSING = 256, 257, 258
+BACKEND = make_backend("xgrammar", Vocabulary(TOKENS, frozenset({END}), [END]))
+
+
+def matches(made: Wanted, text: str, *, opened: bool = False) -> bool:
+    """Whether an answer can be this text; `opened`: behind the token that opens a thought."""
+    matcher = BACKEND.compile(made.grammar).matcher()
+    return all(matcher.accept(token_id) for token_id in [OPENING] * opened + [*text.encode(), END])
 
 
 TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "12"}}
@@ -202,19 +211,18 @@ def test_a_thought_may_go_before_what_is_enforced(answer: Wanted) -> None:
     ]:
         assert matches(made, text) == right, text
     opened = after_reasoning(answer, THINK, MarkIds((260,), (261,)), opened=True)
-    assert opened.grammar == Grammar(answer.grammar.kind, answer.grammar.text, after=(261,))
+    assert opened.grammar == msgspec.structs.replace(answer.grammar, after=(261,))
 
 
 def test_a_mark_that_is_a_token_is_not_spelled_out() -> None:
-    tokens = [bytes([value]) for value in range(256)] + [b"</s>", b"<think>", b"</think>"]
-    info = xgrammar.TokenizerInfo(tokens, vocab_size=259, stop_token_ids=[256])
-    made = after_reasoning(from_regex("regex", "yes|no"), THINK, MarkIds((257,), (258,)), opened=False)
-    matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(info).compile_structural_tag(made.grammar.text))
-    mask = xgrammar.allocate_token_bitmask(1, 259)
-    matcher.fill_next_token_bitmask(mask)
-    words = [int(word) & 0xFFFFFFFF for word in mask[0]]
-    assert [token for token in range(259) if words[token // 32] >> (token % 32) & 1] == [*b"ny", 257]
-    assert all(matcher.accept_token(token) for token in (257, *b"a <", 258, *b"\n\nno", 256))
+    made = after_reasoning(from_regex("regex", "yes|no"), THINK, MarkIds((OPENING,), (CLOSING,)), opened=False)
+    bits = np.zeros(-(-len(TOKENS) // 32), np.int32)
+    BACKEND.compile(made.grammar).matcher().fill(bits)
+    allowed = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")[: len(TOKENS)])
+    assert allowed.tolist() == [*b"ny", OPENING]
+    assert matches(made, "a <</think>\n\nno", opened=True)
+    assert not matches(made, "<think>a</think>no")
+    assert not matches(made, "a \x04</think>no", opened=True), "the end is no part of a thought"
 
 
 @pytest.mark.parametrize(

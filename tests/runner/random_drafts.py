@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 HIDDEN, VOCAB, LAYERS, RANK = 32, 264, 2, 6
 SIZES = {
@@ -137,6 +136,8 @@ def write(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]
 
 def write_target(folder: Path) -> Path:
     """A small random Llama with the byte tokenizer's vocabulary."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # not on every machine that wants the drafts
+
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCAB,

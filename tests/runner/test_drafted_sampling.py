@@ -223,6 +223,41 @@ def test_what_masks_leave_comes_as_often_as_without_drafts(tmp_path: Path) -> No
     assert (np.abs(fairness(outputs, law)) < 3.9).all()
 
 
+class Estimated:
+    """Everything may be verified; adds up what became known of blocks."""
+
+    num_drafts = NUM_DRAFTS
+
+    def __init__(self) -> None:
+        self.blocks = np.zeros(3)
+
+    def open(self, row: int, step: int) -> None:
+        pass
+
+    def budget(self, step: int, rows: Int32, starts: Int32, most: Int32) -> None:
+        pass
+
+    def learn(self, plan: StepPlan, sampled: Sampled) -> None:
+        if sampled.drafted is not None and sampled.drafted.blocks is not None:
+            blocks = sampled.drafted.blocks
+            self.blocks += (blocks.count, blocks.lower, blocks.upper)
+
+
+def test_trimmed_blocks_are_estimated_as_long_as_whole_ones_would_have_been(tmp_path: Path) -> None:
+    windows = Estimated()
+    speculation = Drafts(  # windows by chance, whatever is drafted
+        lambda num_rows: DrawingDrafter(DRAFT, VOCAB, NUM_DRAFTS, num_rows=num_rows)
+    )
+    options = {"max_running_requests": FEWER, "speculation": speculation, "windows": windows}
+    serve(write_folder(tmp_path, "CorymbUniform"), requests(seeded=False)[:FEWER], options)
+    count, lower, upper = windows.blocks
+    accepts = float(torch.minimum(TARGET, DRAFT).sum())
+    whole = sum(accepts**place for place in range(NUM_DRAFTS + 1))
+    assert count > 500
+    assert lower / count - 0.1 < whole < upper / count + 0.1
+    assert (upper - lower) / count < 0.5
+
+
 class CountedSampling(TorchSampling):
     """Counts the tokens that are drawn, and how many rows of logits there were for them."""
 

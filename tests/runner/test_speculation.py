@@ -32,9 +32,12 @@ def drafters(window: int | None, *, recurrent: bool = False):
     }
 
 
-@pytest.mark.parametrize("recurrent", [False, True], ids=["", "recurrent"])
+@pytest.mark.parametrize(
+    ("name", "recurrent"),
+    [*((name, False) for name in drafters(None)), ("wrong at places", True)],
+    ids=lambda value: value if isinstance(value, str) else "recurrent" * value,
+)
 @pytest.mark.parametrize("window", [None, 5], ids=["full", "window of 5"])
-@pytest.mark.parametrize("name", drafters(None))
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "mixed chunks"])
 def test_hash_says_the_same(tmp_path: Path, variant: str, name: str, window: int | None, *, recurrent: bool) -> None:
     folder = write_folder(tmp_path, "CorymbHash", window, recurrent=recurrent)

@@ -12,7 +12,7 @@ from corymb.scheduler.loop import Loop
 from corymb.scheduler.messages import Finish, Generate, Logprob, LogprobOptions, Sampling, Stats
 from corymb.scheduler.scheduler import Scheduler
 
-from .simulation import SimulatedRunner, choose, fingerprint, fold, weigh
+from .simulation import RandomBudgets, SimulatedRunner, choose, fingerprint, fold, weigh
 
 EOS = frozenset({ord("q")})
 VOCAB_SIZE = 128
@@ -50,14 +50,20 @@ class Clock:
 class Bench:
     """Steps a whole scheduler by hand and checks the cache after every step."""
 
-    def __init__(self, *, cache=None, broken=frozenset(), depth=None, matchers=None, condemn=None, **options):
+    def __init__(self, *, cache=None, broken=frozenset(), depth=None, matchers=None, condemn=None, drafts=0, **options):
         sizes = {"num_full_tokens": 4096, "num_rows": 33, "context_length": 512} | (cache or {})
         self.cache = Cache(CacheConfig(**sizes))
         self.config = SchedulerConfig(**options)
         self.clock = Clock()
         limits = Limits(VOCAB_SIZE, sizes["context_length"], EOS)
         self.scheduler = Scheduler(
-            self.config, self.cache, limits, matchers=matchers, condemn=condemn, clock=self.clock
+            self.config,
+            self.cache,
+            limits,
+            matchers=matchers,
+            condemn=condemn,
+            windows=RandomBudgets(drafts) if drafts else None,
+            clock=self.clock,
         )
         self.port = Mailbox()
         self.runner = SimulatedRunner(self.cache.config, EOS, broken=broken)

@@ -2,11 +2,15 @@
 
 Its tokens are hashes of what it reads back through the page table and simulated pools, so a wrong slot, order, offset
 or stale entry changes them. Steps run only when their results are read: a plan that changes after its launch shows.
+
+Where a plan has windows, rows go on from where this has them. Of each some drafts are right, by chance; what the wrong
+ones wrote behind the row's end is poison to whoever reads it later.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +18,7 @@ from numpy.typing import NDArray
 from corymb.cache.config import CacheConfig
 from corymb.cache.writes import HostCopy
 from corymb.scheduler.messages import Logprob, Sampling
-from corymb.scheduler.plan import LAST_SAMPLED, Int32, Masks, Opened, Sampled, StepPlan
+from corymb.scheduler.plan import LAST_SAMPLED, Drafted, Int32, Masks, Opened, Sampled, StepPlan, Windows
 
 Int64 = NDArray[np.int64]
 
@@ -111,6 +115,8 @@ class SimulatedRunner:
         self._passed: dict[int, tuple[int, Int64]] = {}  # by row, states after its newest tokens, and how many before
         self._table = np.zeros((cache.num_rows, cache.context_length), np.int32)
         self._last_sampled = np.full(cache.num_rows, -1, np.int32)
+        self._lengths = np.zeros(cache.num_rows, np.int32)
+        self._luck = Random(3)  # of drafts
         self._rows: dict[int, _Row] = {}
         self._queued: deque[StepPlan] = deque()
         self._sampled: dict[int, Sampled] = {}
@@ -141,9 +147,13 @@ class SimulatedRunner:
         assert (plan.constrained is not None) == (plan.step in self.masks), "masks come where rows wait for them"
         assert len(set(plan.rows.tolist())) == plan.num_rows, "a row takes part twice"
         self._follow(plan)
+        if plan.windows is not None:
+            self._sampled[plan.step] = self._speculate(plan, plan.windows)
+            return
         offsets = np.concatenate(([0], np.cumsum(plan.widths)))
         assert offsets[-1] == plan.num_tokens == len(plan.slots)
         self._before(plan)
+        self._lengths[plan.rows] = plan.starts + plan.widths
         self._store(plan, offsets)
         if plan.states is not None:
             self._states[plan.states.after_to] = self._states[plan.states.after_from]
@@ -151,6 +161,7 @@ class SimulatedRunner:
         for index, row in enumerate(plan.rows.tolist()):
             self._score_prompt(plan, index, sampled)
             if plan.samples[index]:
+                assert plan.num_outputs[index] == len(self._rows[row].output_ids), "output tokens were counted wrong"
                 token_ids.append(self._sample(plan, index, row, sampled))
         done = Sampled(
             np.array(token_ids, np.int32),
@@ -221,6 +232,47 @@ class SimulatedRunner:
             self._states[slot] = passed[-1]
             self._passed[row] = (int(plan.starts[index]), passed)
 
+    def _speculate(self, plan: StepPlan, windows: Windows) -> Sampled:
+        """Rows of windows: each says one token more than drafts were right."""
+        assert plan.constrained is None, "grammars are not simulated with drafts"
+        self._reserve(plan, windows)
+        left = int(windows.most.sum()) if windows.budget is None else windows.budget
+        token_ids, sampled = [], Sampled(np.empty(0, np.int32), np.ones(plan.num_rows, np.int32), 0.0)
+        verified = np.zeros(plan.num_rows, np.int32)
+        for index, row in enumerate(plan.rows.tolist()):
+            assert plan.starts[index] <= self._lengths[row], "a row is planned behind its end"
+            assert plan.num_outputs[index] <= len(self._rows[row].output_ids), "more outputs than there are"
+            verified[index] = min(self._luck.randint(0, int(windows.most[index])), left)
+            left -= verified[index]
+            accepted = self._luck.randint(0, int(verified[index]))
+            end = int(self._lengths[row]) + 1 + int(verified[index])
+            for _ in range(accepted + 1):
+                self._write(row, int(self._lengths[row]), fingerprint([int(self._last_sampled[row])])[0])
+                self._lengths[row] += 1
+                token_ids.append(self._sample(plan, index, row, sampled))
+            for position in range(int(self._lengths[row]), end):
+                self._write(row, position, self._luck.randint(1, PRIME))
+            sampled.counts[index] += accepted
+        drafted = Drafted(verified, None, 0.0, 0.0) if windows.most.any() else None
+        said = np.array(token_ids, np.int32)
+        return replace(sampled, token_ids=said, drafted=drafted)
+
+    def _reserve(self, plan: StepPlan, windows: Windows) -> None:
+        assert len(np.unique(plan.slots)) == len(plan.slots) == windows.slot_counts.sum(), "slots are counted wrong"
+        assert (plan.slots > 0).all(), "slot 0 is padding"
+        first = 0
+        for row, start, count in zip(plan.rows, windows.slot_starts, windows.slot_counts, strict=True):
+            self._table[row, start : start + count] = plan.slots[first : first + count]
+            first += count
+
+    def _write(self, row: int, position: int, kept: int) -> None:
+        slot = self._table[row, position]
+        assert slot > 0, "a token of a window has no slot"
+        self._full[slot] = kept
+        if self._window:
+            assert self._map[slot] > 0, "a token of a window has no sliding slot"
+            self._sliding[self._map[slot]] = kept
+
     def _weight(self, row: int, length: int) -> int:
         slots = self._table[row, :length]
         weight = weigh(self._full[slots])
@@ -246,15 +298,14 @@ class SimulatedRunner:
             sampled.prompt_logprobs[index] = scores
 
     def _sample(self, plan: StepPlan, index: int, row: int, sampled: Sampled) -> int:
-        state, length = self._rows[row], int(plan.starts[index] + plan.widths[index])
-        assert plan.num_outputs[index] == len(state.output_ids), "output tokens were counted wrong"
+        state, length = self._rows[row], int(self._lengths[row])
         weight = self._weight(row, length)
         allowed = self._allowed(plan, index)
         token_id = choose(weight, state.opened.sampling, state.output_ids, self._eos_ids, allowed)
         state.output_ids.append(token_id)
         self._last_sampled[row] = token_id
         if state.opened.logprobs is not None:
-            sampled.logprobs[index] = [Logprob(token_id, -float(weight))]
+            sampled.logprobs.setdefault(index, []).append(Logprob(token_id, -float(weight)))
         if token_id in self._broken:
             sampled.errors[index] = "simulated"
         return token_id
@@ -267,3 +318,21 @@ class SimulatedRunner:
         if at is None:
             return np.empty(0, np.int64)  # its request has ended: nobody reads what it samples
         return np.flatnonzero(np.unpackbits(masks.bits[at].view(np.uint8), bitorder="little"))
+
+
+class RandomBudgets:
+    """Windows of up to so many drafts, over all rows any number of them; none in some steps."""
+
+    def __init__(self, num_drafts: int) -> None:
+        self.num_drafts = num_drafts
+        self._luck = Random(num_drafts)
+
+    def open(self, row: int, step: int) -> None:
+        """Nothing is learned."""
+
+    def budget(self, step: int, rows: Int32, starts: Int32, most: Int32) -> int | None:
+        """See WindowPolicy."""
+        return self._luck.choice([None, None, self._luck.randint(0, int(most.sum())), 0])
+
+    def learn(self, plan: StepPlan, sampled: Sampled) -> None:
+        """Nothing to learn."""

@@ -58,8 +58,10 @@ def options(draw):
     order = draw(
         st.sampled_from(orders[:2] if priorities else [*orders, *(["shortest-prefill-first"] if caching else [])])
     )
+    drafts = 0 if "num_states" in cache else draw(st.sampled_from([0, 0, 1, 4]))
     return {
         "cache": cache,
+        "drafts": drafts,
         "schedule_policy": order,
         "schedule_conservativeness": draw(st.sampled_from([0.01, 0.01, 1.0])),
         "max_running_requests": draw(st.sampled_from([1, 3, 16, 16])),
@@ -67,7 +69,7 @@ def options(draw):
         "queue_timeout_s": draw(st.sampled_from([None, None, 5.0])),
         "max_prefill_tokens": prefill,
         "chunked_prefill_size": chunk,
-        "enable_mixed_chunk": draw(st.booleans()),
+        "enable_mixed_chunk": not drafts and draw(st.booleans()),
         "enable_priority_scheduling": priorities,
         "schedule_low_priority_values_first": priorities and draw(st.booleans()),
         "priority_scheduling_preemption_threshold": draw(st.sampled_from([0, 10])),
