@@ -13,6 +13,7 @@ from corymb.cache.writes import HostCopy, PoolName, Rows
 from corymb.kernels.attention import AttentionSpec, KVLayer
 from corymb.models.placement import Place
 
+WIDE = torch.int64
 MOST_AT_ONCE = 256  # slots a copy: bounds what it needs of the device beside the pools
 
 
@@ -20,8 +21,8 @@ MOST_AT_ONCE = 256  # slots a copy: bounds what it needs of the device beside th
 class HostPool:
     """One pool: all that the tensors of a device pool keep in a slot lies together, `host[slot]`."""
 
-    device: Sequence[Tensor]  # uint8 [num_slots, bytes of a slot] each
-    host: Tensor  # uint8 [num_host_slots, bytes of a slot in all of them]
+    device: Sequence[Tensor]  # [num_slots, numbers of a slot] each, all of one type
+    host: Tensor  # [num_host_slots, numbers of a slot in all of them], of that type
 
     def store(self, source: Tensor, target: Sequence[range]) -> None:
         """Copies slots of the device into runs of slots of the host."""
@@ -39,8 +40,8 @@ class HostPool:
         self.put(gathered, target)
 
     def put(self, gathered: Tensor, target: Tensor) -> None:
-        """Sets slots of the device to the rows of `gathered`, which lies there too."""
-        begin = 0
+        """Sets slots of the device to the rows of `gathered`, which lies there too, as numbers or as bytes."""
+        gathered, begin = gathered.view(self.host.dtype), 0
         for tensor in self.device:
             end = begin + tensor.shape[1]
             tensor.index_copy_(0, target, gathered[:, begin:end])
@@ -59,7 +60,7 @@ class HostPools:
     @property
     def contents(self) -> dict[PoolName, Rows]:
         """The host's memory as it is, by pool; without those in which no layer keeps anything."""
-        return {name: pool.host.numpy() for name, pool in self._pools.items()}
+        return {name: pool.host.view(torch.uint8).numpy() for name, pool in self._pools.items()}
 
     def copy(self, copies: Sequence[HostCopy]) -> None:
         """Does the copies of a plan, in their order."""
@@ -103,8 +104,10 @@ def make_host_pools(
 
 def _host_pool(tensors: Sequence[Tensor], num_slots: int, place: Place) -> HostPool:
     flat = [tensor.view(len(tensor), -1).view(torch.uint8) for tensor in tensors]
+    if all(tensor.shape[1] % WIDE.itemsize == 0 for tensor in flat):
+        flat = [tensor.view(WIDE) for tensor in flat]  # gathered byte by byte, copies are several times as slow
     shape = (num_slots, sum(tensor.shape[1] for tensor in flat))
-    host = Place(torch.device("cpu")).zeros(shape, torch.uint8)
+    host = Place(torch.device("cpu")).zeros(shape, flat[0].dtype)
     if place.device.type == "cuda":
         # Pinned where it lies: else a copy would wait for everything before it. torch's own pinned memory comes in
         # powers of two.

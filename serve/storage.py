@@ -21,13 +21,13 @@ def open_storage(config: ServeConfig, model_folder: Path, built: Built) -> Stora
         return None
     try:
         files = BlockFiles(Path(folder), None if size_gb is None else int(size_gb * 1e9))
-        contents = _fingerprint(config, model_folder, built, built.host.layout)
+        contents = fingerprint_of(config, model_folder, built, built.host.layout)
     except OSError as error:
         raise ModelError(f"--hicache-storage-dir {folder} cannot be used: {error}.") from error
     return Storage(files, built.host.contents, contents, page_size=built.cache_config.page_size)
 
 
-def _fingerprint(config: ServeConfig, model_folder: Path, built: Built, layout: str) -> bytes:
+def fingerprint_of(config: ServeConfig, model_folder: Path, built: Built, layout: str) -> bytes:
     """Of all that the contents of slots depend on, besides the tokens before them."""
     with_weights = config.model.load_format != "dummy"
     drafts = config.speculative.speculative_draft_model_path

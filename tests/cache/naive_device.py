@@ -52,6 +52,8 @@ class Device:
         for copy in cache.take_host_copies():
             source, target = pools[copy.pool], self.host[copy.pool]
             source, target = (source, target) if copy.to_host else (target, source)
+            if copy.contents is not None:
+                source = copy.contents.view(np.int64).ravel()
             assert len(set(copy.target.tolist())) == len(copy.source), "a slot is copied to twice"
             assert (copy.target > 0).all(), "padding is overwritten"
             target[copy.target] = source[copy.source]
