@@ -27,6 +27,10 @@ class Way(Protocol):
         """Returns the sum of x [N, width] over the ranks; x may change."""
         ...
 
+    def first(self, x: Tensor) -> Tensor:
+        """The same, for the first sum of a step."""
+        ...
+
     def add_rms_norm(self, x: Tensor, residual: Tensor, norm: Norm, operations: Operations) -> Tensor:
         """Adds that sum to residual in place and returns the norm of that."""
         ...
@@ -43,6 +47,10 @@ class Nccl:
         x = x.contiguous()
         dist.all_reduce(x)
         return x
+
+    def first(self, x: Tensor) -> Tensor:
+        """See Way."""
+        return self.all_reduce(x)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, norm: Norm, operations: Operations) -> Tensor:
         """See Way."""
@@ -104,7 +112,14 @@ class Torch:
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See Way."""
-        held = self._buffers.next().own[: x.numel()].view(x.shape)
+        return self._sum(x, self._buffers.next())
+
+    def first(self, x: Tensor) -> Tensor:
+        """See Way."""
+        return self._sum(x, self._buffers.first())
+
+    def _sum(self, x: Tensor, buffer: Buffer) -> Tensor:
+        held = buffer.own[: x.numel()].view(x.shape)
         held.copy_(x)
         operations = torch.ops.symm_mem
         if self._shots == 1:
@@ -136,7 +151,7 @@ class Fused:
         return PickRows(self._flags.addresses, self._launch, rank=dist.get_rank(), size=dist.get_world_size())
 
     def first(self, x: Tensor) -> Tensor:
-        """`all_reduce` for the first sum of a step."""
+        """See Way."""
         return self._sum(x, self._buffers.first().addresses)
 
     def all_reduce(self, x: Tensor) -> Tensor:

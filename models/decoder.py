@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec
-from corymb.models.features import EMBEDDED
 from corymb.models.inventory import EMBEDDING, FINAL_NORM, HEAD
 from corymb.models.layers import Parts, attention_specs
 from corymb.models.mixers import record_specs, state_specs
@@ -88,21 +87,19 @@ class Decoder:
         """Returns the last hidden states [N, hidden_size] of the wanted tokens, before the head."""
         delta: Tensor | None = None
         residual = self.embed(batch.token_ids)
-        if batch.capture is not None:
-            batch.capture.take(EMBEDDED, residual, None)
         turns: dict[Rope | None, Tensor] = {
             rope: table.index_select(0, batch.positions) for rope, table in self._tables.items()
         }
         for index, (layer, rope) in enumerate(zip(self._layers, self._ropes, strict=True)):
             attended = layer.attend(delta, residual, batch, turns.get(rope))
+            if batch.capture is not None:
+                batch.capture.take(index - 1, residual)  # whole now, over all ranks too
             if layer is self._layers[-1] and batch.wanted is not None:
                 # Of a prompt only the last token goes on: nothing looks at the others any more.
                 attended, residual = attended[batch.wanted], residual[batch.wanted]
                 if not len(residual):
                     return residual
             delta = layer.complete(attended, residual)
-            if batch.capture is not None:
-                batch.capture.take(index, residual, delta)
         return self._norm.after_add(delta, residual)
 
     @torch.inference_mode()

@@ -18,12 +18,8 @@ class Capture:
         """For so many tokens, into the same memory."""
         return Capture(self.layers, self.into[:num_tokens])
 
-    def take(self, index: int, residual: Tensor, delta: Tensor | None) -> None:
-        """Keeps layer `index`'s output, if it is wanted: the stream and, if there is any, what is still to be added."""
-        if index not in self.layers:
-            return
-        hidden_size = residual.shape[1]
-        place = self.into.narrow(1, self.layers.index(index) * hidden_size, hidden_size)
-        place.copy_(residual)
-        if delta is not None:
-            place.add_(delta)
+    def take(self, index: int, residual: Tensor) -> None:
+        """Keeps layer `index`'s output, if it is wanted."""
+        if index in self.layers:
+            hidden_size = residual.shape[1]
+            self.into.narrow(1, self.layers.index(index) * hidden_size, hidden_size).copy_(residual)

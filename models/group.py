@@ -1,5 +1,6 @@
 """The ranks that compute one model together, as its layers and its sampler see them."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -27,7 +28,7 @@ class Group(Protocol):
         ...
 
     def first_sum(self, x: Tensor) -> Tensor:
-        """`all_reduce`, of what is summed first in a step."""
+        """`all_reduce`, of what is summed first in a step. Between two of these, all ranks meet in some other call."""
         ...
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, norm: Norm, operations: Operations) -> Tensor:
@@ -76,6 +77,15 @@ class Alone:
 
     def copy_from_first(self, x: Tensor) -> None:
         """See Group."""
+
+
+def of_first(group: Group, *parts: Tensor) -> Sequence[Tensor]:
+    """What rank 0 has of these integers [R, …], in one exchange, before which no rank is done: see Group.first_sum."""
+    if group.size == 1:
+        return parts
+    packed = torch.cat([part.reshape(len(part), -1).to(torch.int64) for part in parts], dim=1)
+    columns = torch.split(group.all_gather(packed)[0], [part[:1].numel() for part in parts], dim=1)
+    return [column.reshape(part.shape).to(part.dtype) for column, part in zip(columns, parts, strict=True)]
 
 
 def choose_gathered(group: Group, scores: Tensor, own: Choice, first: int) -> Choice:

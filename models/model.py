@@ -34,7 +34,7 @@ class Batch:
     prompts: Prompts  # for models that look beyond their caches (the test model `tape`)
     wanted: Tensor | None = None  # int64 [N], the tokens whose hidden states `forward` returns; None for all
     states: Sequence[Tensor] = ()  # in the order of `Model.state_specs`, each [num_state_slots, *shape]
-    capture: Capture | None = None  # of a decoder that one process computes alone
+    capture: Capture | None = None  # of a decoder
     replay: Replay | None = None  # of a step whose tokens may be taken back, where the model has states
 
     def fold(self, record: int, parts: Sequence[Tensor], states: Sequence[Tensor], fold: Fold) -> Tensor:

@@ -14,8 +14,9 @@ def refuse(options: "RunnerOptions", blueprint: Blueprint, *, on_gpu: bool) -> N
     _refuse_unused(options, blueprint)
     if options.kv_cache_dtype != "auto" and any(spec.latent_dim is not None for spec in blueprint.attention_specs):
         raise UnsupportedModel(f"Latents are not kept in {options.kv_cache_dtype}; leave --kv-cache-dtype out.")
-    if options.speculation:
-        _refuse_drafts(options, blueprint, on_gpu=on_gpu)
+    if options.speculation and on_gpu and blueprint.config.decoder is None:  # it asks the host for lengths
+        name = blueprint.config.architecture
+        raise UnsupportedModel(f"{name} does not work with --speculative-algorithm on a GPU; use --device cpu.")
 
 
 def _refuse_unused(options: "RunnerOptions", blueprint: Blueprint) -> None:
@@ -39,14 +40,3 @@ def _refuse_unused(options: "RunnerOptions", blueprint: Blueprint) -> None:
         if given and not present:
             name = blueprint.config.architecture
             raise UnsupportedModel(f"{given[0]} is for models with {kind}, and {name} has none; leave it out.")
-
-
-def _refuse_drafts(options: "RunnerOptions", blueprint: Blueprint, *, on_gpu: bool) -> None:
-    """Where speculation does not work yet, it says so."""
-    name = blueprint.config.architecture
-    if on_gpu and blueprint.config.decoder is None:  # made for tests, it asks the host for lengths
-        raise UnsupportedModel(f"{name} does not work with --speculative-algorithm on a GPU; use --device cpu.")
-    if options.ranks:
-        raise UnsupportedModel(
-            "--speculative-algorithm does not work with --tp-size above 1 yet; leave one of them out."
-        )

@@ -53,7 +53,7 @@ class Sampler:
         self.settings = Settings(num_rows, eos_ids)
         self._said = Said(num_rows, place)
         self._place = place
-        self._group = group
+        self.group = group
 
     def open(self, opened: Opened) -> None:
         """A request took a row."""
@@ -69,14 +69,14 @@ class Sampler:
             needs[masks.index] &= ~np.uint8(Needs.MINIMUM)  # their masks know of it
         if masks is None and not (needs & ~np.uint8(Needs.LOGPROBS | Needs.EMBEDDING)).any():
             choice = self._sampling.greedy(logits)
-            self._group.copy_from_first(choice.token_ids)
+            self.group.copy_from_first(choice.token_ids)
             return choice
         self._edit(logits, turn, needs)
         if masks is not None and len(masks.index):
             self._sampling.mask(logits, self._place(masks.index.astype(np.int64)), self._place(masks.bits))
         choice = self._sampling.greedy(logits)
         self._draw(choice, logits, turn)
-        self._group.copy_from_first(choice.token_ids)
+        self.group.copy_from_first(choice.token_ids)
         if turn.ahead is None:
             self.say(rows, choice.token_ids)
         return choice

@@ -42,10 +42,11 @@ def digests(plan: StepPlan | None) -> bytes:
     """One digest a field; all zeros where nothing is planned."""
     if plan is None:
         return bytes(DIGEST_BYTES * len(FIELDS))
-    return b"".join(_digest(getattr(plan, name)) for name in FIELDS)
+    return b"".join(digest(getattr(plan, name)) for name in FIELDS)
 
 
-def _digest(value: object) -> bytes:
+def digest(value: object) -> bytes:
+    """Of all that a value holds."""
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
     _feed(whole, value)
     return whole.digest()

@@ -298,7 +298,7 @@ def _check_pairs(config: ServeConfig) -> None:
     conflicts = (
         gpu_options.conflicts(config.gpu),
         parallel_options.conflicts(config.parallel),
-        speculative_options.conflicts(config.speculative, tp_size=config.parallel.tp_size),
+        speculative_options.conflicts(config.speculative),
         _tier_conflicts(config),
         _storage_conflicts(config),
     )

@@ -242,8 +242,8 @@ class _FollowingStep:
         self._step.constrain(masks)
 
     def wait(self) -> Sampled:
-        forward_s = self._step.wait().forward_s  # what this rank's own forward raised, ends it
+        self._step.wait()  # what this rank's own forward raised, ends it
         result = self._feed.next()
         if not isinstance(result, Result) or result.step != self._number:
             raise OutOfStep(f"This rank ended step {self._number}, and rank 0 did not.")
-        return sampled_of(result, forward_s)
+        return sampled_of(result)

@@ -19,9 +19,18 @@ logger = logging.getLogger(__name__)
 
 OfChild = Stage | Ready | Failed | Heartbeat
 # What plans and steps depend on; of other sections only these settings, and not where a node has its ranks.
-_SECTIONS = ("scheduler", "memory", "gpu", "parallel")
+_SECTIONS = ("scheduler", "memory", "gpu", "parallel", "speculative")
 _SETTINGS = {"model": ("dtype", "quantization", "load_format", "context_length"), "runtime": ("device",)}
-_OWN = ("node_rank", "base_gpu_id", "gpu_id_step")
+_OWN = (
+    "node_rank",
+    "base_gpu_id",
+    "gpu_id_step",
+    # Paths: what lies there must be the same, wherever that is.
+    "speculative_draft_model_path",
+    "speculative_dspark_confidence_sts_path",
+    "speculative_dspark_sps_table_path",
+    "speculative_trace",
+)
 
 
 class Nodes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -59,7 +60,8 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
             wishes = config.speculative
             how = f"{wishes.speculative_algorithm}, up to {built.num_drafts} a row and step, {wishes.verify_mode}"
             with parent.stage("drafts", how):
-                windows = make_windows(config.speculative, built)
+                # With the line's runner, what steps cost is what they cost rank 0.
+                windows = make_windows(wishes, replace(built, runner=line.runner), leads=rank == 0)
         storage = None
         if config.memory.hicache_storage_backend is not None:
             with parent.stage("storage"):

@@ -57,11 +57,13 @@ def make_speculation(options: SpeculativeOptions, target: ModelConfig, context_l
     return replace(block, allotment=allotment)
 
 
-def make_windows(options: SpeculativeOptions, built: Built) -> WindowPolicy | None:
-    """Who decides how much is verified; None where nothing drafts. Raises OSError where the trace cannot be written."""
+def make_windows(options: SpeculativeOptions, built: Built, *, leads: bool = True) -> WindowPolicy | None:
+    """Who decides how much is verified; None where nothing drafts. All ranks make theirs at once; the one that `leads`
+    writes the trace. Raises OSError where that cannot be written."""
     if built.num_drafts is None:
         return None
-    trace = None if options.speculative_trace is None else Trace(Path(options.speculative_trace))
+    path = options.speculative_trace if leads else None
+    trace = None if path is None else Trace(Path(path))
     if options.verify_mode == "static":
         full = FullWindows(built.num_drafts)
         return full if trace is None else Traced(full, trace, lambda: None)

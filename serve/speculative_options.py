@@ -71,7 +71,7 @@ class SpeculativeOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.speculative_ngram_max_match_window_size or max(LONGEST_MATCH, self.shortest_match)
 
 
-def conflicts(options: SpeculativeOptions, *, tp_size: int) -> Iterator[str]:
+def conflicts(options: SpeculativeOptions) -> Iterator[str]:
     """A sentence for each pair of wishes that cannot both be met."""
     wishes: dict[str, object] = msgspec.structs.asdict(options)
     algorithm = options.speculative_algorithm
@@ -92,8 +92,6 @@ def conflicts(options: SpeculativeOptions, *, tp_size: int) -> Iterator[str]:
                 yield f"{_flag(name)} is for budgets; --speculative-dspark-verify-mode static has none; leave it out."
     if options.longest_match < options.shortest_match:
         yield "--speculative-ngram-max-match-window-size is below --speculative-ngram-min-match-window-size."
-    if tp_size > 1:
-        yield "--speculative-algorithm works with one rank; leave it or --tp-size out."
 
 
 def _counts(options: SpeculativeOptions) -> Iterator[str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from corymb.kernels import acceptance
 from corymb.kernels.settling import Drafted, Said, say
 from corymb.kernels.standing import Standing, keys_of_places
+from corymb.models.group import of_first
 from corymb.models.logprobs import Positions, Scores, log_probabilities, score
 from corymb.models.sampler import Turn
 from corymb.models.settings import Needs
@@ -75,6 +76,7 @@ class Chooser:
         if self.width > 1:
             for free in self._free():
                 self._reject(choices, own, counts, free)
+        own, counts = of_first(self.target.sampler.group, own, counts)
         counts += 1
         return Judged(Said(own, said.usable, counts), self._score(choices.logprobs, own))
 

@@ -1,7 +1,7 @@
 """Drafts of a step on a GPU, and what the target makes of them: everything is queued, and nobody waits for lengths."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from corymb.kernels.packing import Windows
 from corymb.kernels.settling import Drafted, Said, Settle, Settled, commit, tabulate
 from corymb.kernels.standing import Standing
+from corymb.models.group import of_first
 from corymb.models.speculation import DeviceOutputs, DeviceTarget, Drafter, Proposal, Tools, Verified
 from corymb.scheduler.plan import Masks, StepPlan
 from corymb.speculative.device_choosing import Chooser, special_rows
@@ -19,7 +20,7 @@ from corymb.speculative.verification import Allotment, WholeBlocks
 
 
 class DeviceVerification:
-    """See DeviceSpeculator."""
+    """See DeviceSpeculator. Of several ranks all draft and verify; what is verified and accepted, rank 0 decides."""
 
     def __init__(self, drafter: Drafter, allotment: Allotment | None, tools: Tools, *, captures: bool = True) -> None:
         """`captures`: whether what drafts never asks the host."""
@@ -53,6 +54,8 @@ class DeviceVerification:
             if proposal.counts is not None:
                 most = torch.minimum(most, proposal.counts)
             windows = self._allotment.allot_on_device(proposal, most, plan.windows.budget, self._tools.allot)
+            token_ids, most, windows = of_first(target.sampler.group, proposal.token_ids, most, windows)
+            proposal = replace(proposal, token_ids=token_ids)
             verified = most if self._allotment.checks_all else windows
         drafted()
         packing = Windows(standing.rows, standing.lengths, 1 + verified, standing.anchors, proposal.token_ids)

@@ -13,6 +13,7 @@ from corymb.kernels.torch_attention import TorchAttention
 from corymb.models.batch import lay_out
 from corymb.models.config import DecoderConfig, ModelConfig
 from corymb.models.features import Capture
+from corymb.models.group import ALONE
 from corymb.models.layers import attention_specs
 from corymb.models.load import load_model
 from corymb.models.model import Batch, Model
@@ -48,16 +49,20 @@ class StandaloneSpeculation:
 
     def make(self, setting: Setting) -> Verification:
         """See Speculation."""
-        model = load_model(self.folder, self.config, setting.load)
+        model = self._load(setting)
         drafter = ModelDrafter(model, TorchAttention(), setting.kv, num_drafts=self.num_drafts)
         return Verification(drafter, self.allotment)
 
     def make_for_gpu(self, setting: Setting, tools: Tools) -> DeviceVerification:
         """See Speculation."""
-        model = load_model(self.folder, self.config, setting.load)
+        model = self._load(setting)
         attention = tools.attention(model.attention_specs)
         drafter = DeviceModelDrafter(model, attention, setting.kv, num_drafts=self.num_drafts)
         return DeviceVerification(drafter, self.allotment, tools)
+
+    def _load(self, setting: Setting) -> Model:
+        """All of it on every rank: it is small, and a sum over the ranks would take longer than what it saves."""
+        return load_model(self.folder, self.config, replace(setting.load, group=ALONE))
 
     @property
     def _decoder(self) -> DecoderConfig:

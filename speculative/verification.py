@@ -14,6 +14,7 @@ from corymb.kernels import acceptance
 from corymb.kernels.allotting import Allot
 from corymb.kernels.noise import other_keys, row_keys, seeds_of_step
 from corymb.models.execution import UNUSABLE, TimedMasks
+from corymb.models.group import of_first
 from corymb.models.locating import widen
 from corymb.models.logprobs import Positions, Scores, entries, log_probabilities, score
 from corymb.models.sampler import Sampler, Turn
@@ -92,7 +93,8 @@ class Block:
 
 
 class Verification:
-    """A Speculator for executions whose rows lie on the host."""
+    """A Speculator for executions whose rows lie on the host. Of several ranks all draft and verify; what is verified
+    and what is accepted, rank 0 decides."""
 
     def __init__(self, drafter: Drafter, allotment: Allotment | None = None) -> None:
         self.drafter = drafter
@@ -107,7 +109,8 @@ class Verification:
         most = plan.windows.most.astype(np.int32)
         if proposal.counts is not None:
             most = np.minimum(most, proposal.counts.cpu().numpy()).astype(np.int32)
-        windows = self._allotment.allot(proposal, most, plan.windows.budget)
+        allotted = self._allot(proposal, most, plan.windows.budget, target)
+        proposal, most, windows = allotted.proposal, allotted.most, allotted.windows
         verified = most if self._allotment.checks_all else windows
         drafts = proposal.token_ids.cpu().numpy().astype(np.int32)
         if plan.constrained is not None and plan.windows.most[plan.constrained].any():
@@ -136,6 +139,13 @@ class Verification:
             blocks=self._estimate.follow(step),
         )
 
+    def _allot(self, proposal: Proposal, most: Int32, budget: int | None, target: Target) -> "_Allotted":
+        windows = self._allotment.allot(proposal, most, budget)
+        counts = target.place(np.stack((most, windows), axis=1))
+        token_ids, counts = of_first(target.sampler.group, proposal.token_ids, counts)
+        most, windows = counts.cpu().numpy().T
+        return _Allotted(replace(proposal, token_ids=token_ids), most, windows)
+
     @staticmethod
     def _commit(target: Target, plan: StepPlan, judged: "_Judged") -> None:
         rows, place = target.rows, target.place
@@ -146,6 +156,15 @@ class Verification:
         for nth in range(int(judged.counts.max())):
             said = np.flatnonzero(judged.counts > nth)
             target.sampler.say(plan.rows[said], judged.outputs[place(said), nth])
+
+
+@dataclass(frozen=True, slots=True)
+class _Allotted:
+    """What rank 0 drafts, and lets be verified."""
+
+    proposal: Proposal
+    most: Int32  # [R], drafts of each row
+    windows: Int32  # [R], those that may be accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +250,8 @@ def _judge(target: Target, plan: StepPlan, block: Block, hidden: Tensor) -> _Jud
     said = _Said(acceptance.match(own, drafts, place(windows)), own)
     for free in _draw_freely(sampler, plan.rows):
         said = _reject(target, plan, block, logits, said, free)
-    outputs, host_counts = said.outputs, said.counts.cpu().numpy().astype(np.int32) + 1
+    outputs, counts = of_first(sampler.group, said.outputs, said.counts)
+    host_counts = counts.cpu().numpy().astype(np.int32) + 1
     usable = np.ones(plan.num_rows, np.bool_)
     bad = ~choice.usable.cpu().numpy() & (places < host_counts[owners])
     usable[owners[bad]] = False

@@ -162,7 +162,6 @@ def test_a_seed_gives_the_same_tokens_with_drafts_and_without(plain, speculating
         (("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "1"), "counts the token"),
         (("--speculative-algorithm", "NGRAM", "--enable-mixed-chunk", "--chunked-prefill-size", "64"), "mixed-chunk"),
         (("--speculative-algorithm", "DSPARK"), "needs a draft for this model"),
-        (("--speculative-algorithm", "NGRAM", "--tp-size", "2"), "one rank"),
         (("--speculative-algorithm", "NGRAM", "--speculative-dspark-sps-table-path", "/none"), "not a cost table"),
     ],
 )

@@ -41,7 +41,11 @@ class Meeting:
     def __init__(self, size: int) -> None:
         self.size = size
         self._given: list[torch.Tensor] = [torch.empty(0)] * size
-        self._barrier = threading.Barrier(size, timeout=60)
+        self._barrier = threading.Barrier(size)  # without a limit: a busy machine may hold one of them up for long
+
+    def leave(self) -> None:
+        """One of them has failed, and nobody shall wait for it."""
+        self._barrier.abort()
 
     def exchange(self, rank: int, x: torch.Tensor) -> list[torch.Tensor]:
         self._given[rank] = x.clone()
@@ -76,9 +80,13 @@ class ThreadGroup:
         x.copy_(self._meeting.exchange(self.rank, x)[0])
 
 
+LOADING = threading.Lock()  # torch.jit.script, which makes products, is not for several threads at once
+
+
 def logits(folder: Path, options: LoadOptions) -> torch.Tensor:
     """Of two rows, over a chunk each and a step of both."""
-    model = load_model(folder, read_config(folder), options)
+    with LOADING:
+        model = load_model(folder, read_config(folder), options)
     sequences = Sequences.empty(model.attention_specs, model.state_specs, num_rows=3, context_length=64)
     attention = TorchAttention()
     prompts = {1: random_prompt(1, 40), 2: random_prompt(2, 9)}
@@ -90,10 +98,20 @@ def split(folder: Path, size: int) -> list[torch.Tensor]:
     meeting = Meeting(size)
 
     def rank(number: int) -> torch.Tensor:
-        return logits(folder, LoadOptions(group=ThreadGroup(meeting, number)))
+        try:
+            return logits(folder, LoadOptions(group=ThreadGroup(meeting, number)))
+        except threading.BrokenBarrierError:
+            raise
+        except BaseException:
+            meeting.leave()
+            raise
 
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(rank, range(size)))
+        ranks = [pool.submit(rank, number) for number in range(size)]
+    failures = [failure for one in ranks if (failure := one.exception()) is not None]
+    for failure in sorted(failures, key=lambda one: isinstance(one, threading.BrokenBarrierError)):
+        raise failure  # the one that the others did not wait for
+    return [one.result() for one in ranks]
 
 
 def write(name: str, folder: Path, **changes: int) -> Path:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from corymb.cache.writes import TableWrites
-from corymb.scheduler.agreement import Agreement, digests
+from corymb.scheduler.agreement import Agreement, digest, digests
 from corymb.scheduler.messages import Abort, Generate, Logprob, Sampling, TooSlow
-from corymb.scheduler.plan import Opened, Sampled, StepPlan
+from corymb.scheduler.plan import Drafted, Opened, Sampled, StepPlan
 from corymb.scheduler.turns import OutOfStep, Result, ToFollower, Turn, TurnClock, result_of, sampled_of
 from corymb.serve.childhood import Pulse
 from corymb.serve.lockstep import Feed, FollowingPort, FollowingRunner, LeadingPort, LeadingRunner
@@ -169,6 +169,16 @@ def test_a_follower_that_missed_a_turn_says_so(message: Turn | Result) -> None:
 
 def test_results_survive_the_wire() -> None:
     sampled = Sampled(int32(3, -1, 7), int32(2, 0, 1), 0.5)
-    back = sampled_of(msgspec.msgpack.decode(msgspec.msgpack.encode(result_of(1, sampled)), type=Result), 0.5)
-    assert back.token_ids.tolist() == [3, -1, 7]
-    assert back.counts.tolist() == [2, 0, 1]
+    assert_survives(sampled)
+
+
+@pytest.mark.parametrize("allowed", [None, int32(1, 0)])
+@pytest.mark.parametrize("confidence", [None, np.array([[0.5, 0.25], [0.125, 1.0]], np.float32)])
+def test_what_drafts_cost_and_gave_survives_too(allowed: np.ndarray | None, confidence: np.ndarray | None) -> None:
+    assert_survives(Sampled(int32(3, 4), int32(1, 1), 0.5, drafted=Drafted(int32(2, 1), confidence, 0.2, 0.3, allowed)))
+
+
+def assert_survives(sampled: Sampled) -> None:
+    back = sampled_of(msgspec.msgpack.decode(msgspec.msgpack.encode(result_of(1, sampled)), type=Result))
+    assert digest(back) == digest(sampled)
+    assert back.forward_s == 0.5

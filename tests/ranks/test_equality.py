@@ -16,6 +16,9 @@ FLAGS = {
     2: ["--chunked-prefill-size", "7", "--enable-mixed-chunk", "--test-retract-interval", "5"],
     4: ["--chunked-prefill-size", "16", "--page-size", "4", "--test-retract-interval", "9"],
 }
+# Four ranks draft, too: as much as they think best, where that costs nothing to find out, else whole blocks.
+NGRAM, STATIC = ("--speculative-algorithm", "NGRAM"), ("--speculative-dspark-verify-mode", "static")
+DRAFT_MODELS = ("llama", "gemma3")  # each drafts for itself
 NO_PAGES = {2: FLAGS[2], 4: ["--chunked-prefill-size", "16", "--test-retract-interval", "9"]}  # few ends would be found
 LEAST_GAP = 1e-3  # between the best and the second log-probability; sums of float32 differ by about 1e-6
 
@@ -61,6 +64,13 @@ def said(server, name: str) -> list[list[int]]:
     return alone
 
 
+def drafts(name: str, path: str) -> tuple[str, ...]:
+    """How a server of this model drafts."""
+    if name in DRAFT_MODELS:
+        return ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", path, *STATIC)
+    return NGRAM if name in ("hash-hybrid", "tape") else (*NGRAM, *STATIC)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_ranks_change_no_token(name: str, tiny, serving) -> None:
     exact = () if name in ("hash-hybrid", "tape") else ("--dtype", "float32")
@@ -74,7 +84,10 @@ def test_ranks_change_no_token(name: str, tiny, serving) -> None:
             assert len(gaps) == NUM_TOKENS
             assert min(gaps) > LEAST_GAP, "choose other weights: float32 cannot tell these two apart for certain"
     for size, flags in (NO_PAGES if name == "qwen3.5" else FLAGS).items():
-        with serving(tiny(name), *exact, "--tp-size", str(size), "--check-plans", *flags) as server:
+        drafting = drafts(name, tiny(name)) if size == 4 else ()
+        with serving(tiny(name), *exact, "--tp-size", str(size), "--check-plans", *flags, *drafting) as server:
             assert said(server, name) == one, size
+            if name in DRAFT_MODELS and drafting:
+                assert ask(server, prompts(name)[0])["meta_info"]["spec_accept_length"] > 2
             usage = ask(server, [*prompts(name)[-1], *one[-1], 65])["meta_info"]
             assert usage["cached_tokens"] > 0
