@@ -37,7 +37,6 @@ class Childhood:
         self.name = name
         self._born_s = time.monotonic()
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._sockets: Path | None = None
         # Signals are for the main process to decide on, and our end is too.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -49,9 +48,8 @@ class Childhood:
         """Waits for the options and works: the process boundary, where whatever goes wrong is told and logged."""
         imports_s = time.monotonic() - self._born_s
         options = msgspec.json.decode(self._lines.get(), type=ChildOptions)
-        self._sockets = Path(options.sockets)
         set_up_logging(options.config.http.log_level)
-        parent = Parent(self.name, self._sockets, imports_s=imports_s)
+        parent = Parent(self.name, Path(options.sockets), imports_s=imports_s)
         try:
             work(options, parent)
         except ModelError as error:
@@ -64,10 +62,11 @@ class Childhood:
 
     def _listen(self) -> None:
         """Reads standard input; when it closes, the main process is gone and this one goes too."""
+        sockets = sys.stdin.buffer.readline().removesuffix(b"\n")
         self._lines.put(sys.stdin.buffer.readline())
         sys.stdin.buffer.read()
-        if self._sockets is not None:
-            shutil.rmtree(self._sockets, ignore_errors=True)  # a main process that was killed could not
+        if sockets:
+            shutil.rmtree(os.fsdecode(sockets), ignore_errors=True)  # a main process that was killed could not
         os._exit(1)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 
 import msgspec
@@ -27,7 +28,8 @@ def commands_of(options: ParallelOptions) -> Commands:
 
 
 class ChildOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is told, on its standard input. When that closes, the child ends."""
+    """What a child is told, on its standard input: behind a line that names the private directory. When that closes,
+    the child ends, and the directory with it."""
 
     sockets: str  # the private directory
     model_folder: str
@@ -47,11 +49,11 @@ class Child:
         """Its process id."""
         return self._process.pid
 
-    def tell(self, options: ChildOptions) -> None:
-        """Sends the options, once. A child that is already dead is found by `exit_status`."""
+    def write(self, line: bytes) -> None:
+        """Sends a line. A child that is already dead is found by `exit_status`."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(msgspec.json.encode(options) + b"\n")
+            self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
 
     @property
@@ -80,8 +82,11 @@ class Child:
 class Children:
     """Owns the child processes: leaving the `with` ends them all."""
 
-    def __init__(self, commands: Commands, *, one_node: bool = True) -> None:
+    def __init__(self, commands: Commands, sockets: Path, *, one_node: bool = True) -> None:
+        """`sockets`: the private directory. Children know it from birth: they remove it when this process is killed."""
         self._children = [Child(name, _start(command, one_node)) for name, command in commands.items()]
+        for child in self._children:
+            child.write(bytes(sockets))
 
     def __iter__(self) -> Iterator[Child]:
         return iter(self._children)
@@ -99,7 +104,7 @@ class Children:
     def tell(self, options: ChildOptions) -> None:
         """Sends every child its options."""
         for child in self._children:
-            child.tell(options)
+            child.write(msgspec.json.encode(options))
 
     def dead(self) -> Child | None:
         """One that has ended, if any."""

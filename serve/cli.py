@@ -86,7 +86,7 @@ def _serve(config: ServeConfig) -> int:
         nodes = stack.enter_context(Nodes(config)) if config.parallel.has_further_nodes else None
         sockets = stack.enter_context(private_directory())
         commands, one_node = commands_of(config.parallel), config.parallel.nnodes == 1
-        children = stack.enter_context(Children(commands, one_node=one_node))
+        children = stack.enter_context(Children(commands, sockets, one_node=one_node))
         # The children import what they need while this process does the same and looks at the model.
         if listener is None:
             from corymb.serve.further_node import serve_further  # noqa: PLC0415

@@ -72,7 +72,7 @@ def main():
     model = ServedModel(
         names=("scripted",), path="/", tokenizer_path="/", context_length=64, vocab_size=264, eos_ids=()
     )
-    with listen(config.http) as listener, private_directory() as sockets, Children(COMMANDS) as children:
+    with listen(config.http) as listener, private_directory() as sockets, Children(COMMANDS, sockets) as children:
         print(f"sockets {sockets}", file=sys.stderr, flush=True)
         folder = str(sockets)
         children.tell(

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -12,6 +13,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+
+from corymb.serve.children import commands_of
+from corymb.serve.parallel_options import ParallelOptions
 
 PROGRAM = (sys.executable, "-P", str(Path(__file__).with_name("scripted_server.py")))
 ENDLESS = 100_000
@@ -106,6 +110,16 @@ def test_killed_main_leaves_no_child_and_no_socket(start, stopped):
         server.process.kill()
         server.process.wait()
         assert_nothing_left(processes, folder)
+
+
+@pytest.mark.parametrize("name", ["scheduler-0", "detokenizer"])
+def test_main_that_is_gone_before_it_told_a_child_its_options_leaves_no_socket(servers, tmp_path, name):
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    command = commands_of(ParallelOptions())[name]
+    ended = subprocess.run(command, input=bytes(folder) + b"\n", timeout=60, env=servers.environment(), check=False)
+    assert ended.returncode == 1
+    assert not folder.exists()
 
 
 def test_child_that_raises_says_why(start):
