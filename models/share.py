@@ -80,8 +80,6 @@ def check_split(decoder: DecoderConfig, architecture: str, size: int) -> None:
             raise UnsupportedModel(_odd(odd, size))
     experts = decoder.experts
     if experts is not None:
-        if experts.form == "stacked":
-            raise UnsupportedModel(f"{architecture} stores its experts together; leave --tp-size out.")
         shared = experts.shared.intermediate_size if experts.shared else 0
         if experts.intermediate_size % size or shared % size:
             raise UnsupportedModel(_odd(f"experts of {experts.intermediate_size:,}", size))
@@ -188,7 +186,8 @@ def _cut_of_sinks_or_expert(name: str, decoder: DecoderConfig, share: Share) -> 
 def _cut_of_expert(name: str, experts: ExpertsConfig, hidden_size: int, share: Share) -> Cut | None:
     found = _STACKED.fullmatch(name)
     if found is not None and found[1] == experts.block:
-        return _cut_of_interleaved(found[2], found[3], experts, hidden_size, share)
+        cut = _cut_of_interleaved if experts.form == "interleaved" else _cut_of_stacked
+        return cut(found[2], found[3], experts, hidden_size, share)
     found = _EXPERT.fullmatch(name)
     if found is not None and found[1] == experts.block and found[2] in experts.parts:
         return _even(1 if found[2] == experts.parts[-1] else 0, experts.intermediate_size, share)
@@ -196,6 +195,14 @@ def _cut_of_expert(name: str, experts: ExpertsConfig, hidden_size: int, share: S
     if found is not None and experts.shared is not None and found[1] == f"{experts.block}.{experts.shared.name}":
         return _even(1 if found[2] == "down" else 0, experts.shared.intermediate_size, share)
     return None
+
+
+def _cut_of_stacked(part: str, kind: str, experts: ExpertsConfig, hidden_size: int, share: Share) -> Cut:
+    """Gates stand above ups: a piece of each."""
+    inner, own = experts.intermediate_size, share.of(experts.intermediate_size)
+    if part == "gate_up":
+        return Cut(1, (own, slice(inner + own.start, inner + own.stop)), 2 * inner // share.size)
+    return _once(1, hidden_size, share) if kind else _even(2, inner, share)
 
 
 def _cut_of_interleaved(part: str, kind: str, experts: ExpertsConfig, hidden_size: int, share: Share) -> Cut:
