@@ -25,6 +25,12 @@ BASE = {
 }
 MODELS = {
     "llama": BASE | {"architectures": ["LlamaForCausalLM"], "attention_bias": True, "mlp_bias": True},
+    "drafted": BASE  # of the sizes that random drafts are made for
+    | {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+    },
     "qwen3": BASE | {"architectures": ["Qwen3ForCausalLM"]},
     "qwen3-moe": BASE
     | {
