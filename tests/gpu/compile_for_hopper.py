@@ -33,6 +33,7 @@ from corymb.kernels.sampling import Choice, Draws  # noqa: E402
 from corymb.kernels.settling import Drafted, Settled  # noqa: E402
 from corymb.kernels.standing import NUM_FACTS  # noqa: E402
 from corymb.kernels.standing import room as standing_room  # noqa: E402
+from corymb.kernels.triton_ahead import Ahead  # noqa: E402
 from corymb.kernels.triton_all_reduce import PickRows, SumRows  # noqa: E402
 from corymb.kernels.triton_allotting import TritonAllotting  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
@@ -157,6 +158,13 @@ def sample() -> None:
 def operate() -> None:
     """Everything between products."""
     operations, x, weight = TritonOperations(LAUNCH), zeros(4, 4096), zeros(4096, dtype=torch.float32)
+    ahead = Ahead(8 << 20, num_programs=132)
+    for _ in range(2):
+        ahead.passed(x)
+    asking = TritonOperations(LAUNCH, ahead)
+    asking.add_rms_norm(x, zeros(4, 4096), weight, 1e-5)
+    asking.silu_mul(x)
+    triton_linear.multiply(x, zeros(24576, 4096), launch=LAUNCH, gate="silu", ahead=ahead)
     operations.rms_norm(x, weight, 1e-5)
     operations.add_rms_norm(x, zeros(4, 4096), weight, 1e-5)
     operations.silu_mul(x)
