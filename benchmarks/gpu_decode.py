@@ -202,7 +202,8 @@ class Case:
         chunk = self.options.chunk
         num_prompts, num_tokens = self.options.prompts or PREFILL.get(self.name, DEFAULT_PREFILL)
         num_prompts = min(num_prompts, built.cache_config.num_rows - 1)
-        run_late(built.runner, iter(prefill_plans(num_prompts, num_tokens, chunk)), 2)  # compiles
+        plans = prefill_plans(num_prompts, num_tokens, chunk)
+        run_late(built.runner, iter(plans), min(2, len(plans)))  # compiles
         rates = []
         for _ in range(2):
             plans = prefill_plans(num_prompts, num_tokens, chunk)

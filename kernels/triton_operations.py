@@ -58,7 +58,7 @@ class TritonOperations:
 
     def _norm(self, x: Tensor, residual: Tensor, weight: Tensor, out: Tensor, eps: float, *, add: bool) -> None:
         size, ahead = x.shape[-1], self._ahead.arguments(x)
-        norm_rows[(ahead["AHEAD"] + x.shape[0],)](
+        norm_rows[(int(ahead["AHEAD"]) + x.shape[0],)](
             x,
             residual,
             weight,
@@ -80,7 +80,7 @@ class TritonOperations:
         out = torch.empty((num_rows, size), dtype=gate_up.dtype, device=gate_up.device)
         num_blocks = -(-size // GATE_BLOCK)
         ahead = self._ahead.arguments(gate_up, -(-self._ahead.num_programs // num_blocks))
-        gate_rows[(ahead["AHEAD"] + num_rows, num_blocks)](
+        gate_rows[(int(ahead["AHEAD"]) + num_rows, num_blocks)](
             gate_up,
             out,
             gate_up.stride(0),
