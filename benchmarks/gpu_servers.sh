@@ -34,14 +34,17 @@ tokens_of() {
 
 load() { run "$1" "$2" $python benchmarks/serving.py --port "$port" --record gpu_serving --step-metrics "${@:3}"; }
 
-# serve_and_load SHAPE: started twice, so that the second start finds its kernels; six loads, and the steps beside them.
+# serve_and_load SHAPE KERNELS: six loads, and the steps beside them. KERNELS: "compiled" starts it twice, so that the
+# second start finds them; "maybe" once.
 serve_and_load() {
   local name clients
   name=$(shape "$1")
-  serve "$name-first" "$(folder "$name")" --load-format dummy && ready_s "$name-first" "$name" maybe
-  stop
+  if [ "$2" = compiled ]; then
+    serve "$name-first" "$(folder "$name")" --load-format dummy && ready_s "$name-first" "$name" maybe
+    stop
+  fi
   if serve "$name" "$(folder "$name")" --load-format dummy; then
-    ready_s "$name" "$name" compiled
+    ready_s "$name" "$name" "$2"
     tokens_of "$name" "$name" auto
     for clients in ${CLIENTS:-256 64 128 1 8 32}; do
       load "load-$name" 100 --concurrency "$clients" --input-tokens "${INPUT:-1024}" --output-tokens "${OUTPUT:-256}" --label "$name"

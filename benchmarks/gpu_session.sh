@@ -5,7 +5,7 @@
 # steps, with the seconds that they take on an H200:
 #   qwen llama small fp8      decode steps over their floor, by VARIANTS of the runner (gpu_decode.py)        90 70 60 40
 #   prefill                   prompts of an 8B and of a small model                                               70
-#   serve-llama serve-qwen    a server's start-ups, its load by concurrency, and what that is of its steps   190 190
+#   serve-llama serve-qwen    a server's start-ups, its load by concurrency, and what that is of its steps   190 170
 #   serve-prefix              a shared prefix with and without the cache                                          50
 #   serve-fp8 serve-small     the same server with 8-bit keys; a small model's                                 90 45
 #   models                    the models made for tests, and MODELS, say a sentence                               45
@@ -132,8 +132,8 @@ for step in $steps; do
     prefill)
       run prefill-llama 150 $decode --shapes llama-3.1-8b --batches 16 --seconds 130 --skip floor decode --prefill-graphs 8192
       run prefill-small 90 $decode --shapes smollm2-135m --batches 16 --seconds 70 --skip floor decode --prefill-graphs 8192 ;;
-    serve-llama) serve_and_load llama-3.1-8b ;;
-    serve-qwen) serve_and_load qwen3-8b ;;
+    serve-llama) serve_and_load llama-3.1-8b compiled ;;
+    serve-qwen) serve_and_load qwen3-8b maybe ;;
     serve-prefix) serve_prefix llama-3.1-8b ;;
     serve-fp8) serve_fp8 llama-3.1-8b ;;
     serve-small) serve_small smollm2-135m ;;
