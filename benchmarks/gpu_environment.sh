@@ -11,7 +11,7 @@ mkdir -p "$logs"
 begun=$SECONDS
 server=
 pieces=${PIECES:-/tmp/corymb-pieces}
-export CORYMB_FIGURES=$out/figures.tsv
+export CORYMB_FIGURES=$out/figures.tsv PATH=$PATH:/usr/local/cuda/bin
 site=${SITE:-/tmp/corymb-site} # always the same: FlashInfer compiles anew where its path differs
 
 left() { echo $((seconds - (SECONDS - begun))); }

@@ -255,6 +255,7 @@ class CudaParts:
             kv_dtype=types.pools,
             launch=self.launch,
             deterministic=self._options.attention.deterministic,
+            ahead=self._ahead,
         )
 
     def _flashinfer(self, specs: Sequence[AttentionSpec], config: CacheConfig, types: Types) -> GraphAttention:
