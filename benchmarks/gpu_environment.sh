@@ -37,6 +37,7 @@ serve() {
   # shellcheck disable=SC2086  # several flags
   $python -P -m corymb.serve "$@" --device "$device" --port "$port" --offline ${SERVE_ARGS:-} >"$log" 2>&1 &
   server=$!
+  touch "$log"
   until grep -q '^  ready' "$log"; do
     if ! kill -0 $server 2>/dev/null || [ "$(left)" -lt 10 ]; then
       echo "== $name did not start after $((SECONDS - from)) s:"
