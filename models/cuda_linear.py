@@ -42,10 +42,11 @@ class CudaLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """See Linear."""
-        self._kind.ahead.passed(self._weight)
+        ours = self._is_ours(len(x))
+        self._kind.ahead.passed(self._weight, len(x), asks=ours)
         if self._kind.deterministic:
             return multiply(x, self._weight, launch=self._kind.launch, bias=self._bias, invariant=True)
-        if self._may_be_ours(len(x)) and wins(self._size(len(x))):
+        if ours:
             return multiply(x, self._weight, launch=self._kind.launch, bias=self._bias)
         return F.linear(x, self._weight, self._bias)
 
@@ -61,8 +62,9 @@ class CudaLinear:
     ) -> Tensor:
         """See FusedLinear."""
         kind, weight = self._kind, self._weight
-        kind.ahead.passed(weight)
-        if add_to is not None and not (self._may_be_ours(len(x)) and wins(self._size(len(x)))):
+        ours = add_to is None or self._is_ours(len(x))
+        kind.ahead.passed(weight, len(x), asks=ours)
+        if not ours and add_to is not None:
             return add_to.addmm_(x, weight.t())
         return multiply(
             x,
@@ -74,6 +76,9 @@ class CudaLinear:
             add_to=add_to,
             ahead=kind.ahead if gate else None,
         )
+
+    def _is_ours(self, num_rows: int) -> bool:
+        return self._may_be_ours(num_rows) and wins(self._size(num_rows))
 
     def _library_adds(self, num_rows: int) -> bool:
         kind = self._kind

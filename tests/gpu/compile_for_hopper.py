@@ -166,8 +166,8 @@ def operate() -> None:
     """Everything between products."""
     operations, x, weight = TritonOperations(LAUNCH), zeros(4, 4096), zeros(4096, dtype=torch.float32)
     ahead = Ahead(8 << 20, num_programs=132)
-    for _ in range(2):
-        ahead.passed(x)
+    for num_rows in (4, 32, 4, 32):
+        ahead.passed(x, num_rows)
     attend(LLAMA, [1] * 32, torch.bfloat16, ahead=ahead)
     asking = TritonOperations(LAUNCH, ahead)
     asking.add_rms_norm(x, zeros(4, 4096), weight, 1e-5)

@@ -23,10 +23,16 @@ def test_the_order_of_products_is_learnt() -> None:
     weights = [torch.zeros(64, 512 * (1 + index), dtype=torch.bfloat16) for index in range(3)]
     ahead, x = Ahead(64 * 1024, num_programs=7), torch.zeros(2, 8)
     assert ahead.arguments(x)["AHEAD"] == 0
+    for _ in range(2):
+        for index, weight in enumerate(weights):
+            ahead.passed(weight, 1, asks=index == 1)
+    ahead.passed(weights[0], 1)
+    assert ahead.arguments(x[:1])["AHEAD"] == 0  # the next one asks for itself
+    assert ahead.arguments(x)["AHEAD"] == 0  # nothing is known of two rows
     for weight in [*weights, *weights]:
-        ahead.passed(weight)
+        ahead.passed(weight, 2)
     for index, weight in enumerate(weights):
-        ahead.passed(weight)
+        ahead.passed(weight, 2)
         coming = weights[(index + 1) % 3]
         assert ahead.arguments(x)["ahead"] is coming
         assert ahead.arguments(x, 9) == ahead.arguments(x) | {"AHEAD": 9}
@@ -39,8 +45,8 @@ def test_the_order_of_products_is_learnt() -> None:
 def test_asking_changes_no_result(place, num_rows) -> None:
     weight = place.normal(4096, 1024, dtype=torch.bfloat16)
     ahead = Ahead(4 << 20, num_programs=place.launch.num_sms)
-    ahead.passed(weight)
-    ahead.passed(weight)
+    ahead.passed(weight, num_rows)
+    ahead.passed(weight, num_rows)
     operations, plain = TritonOperations(place.launch, ahead), TorchOperations()
     x, residual = (place.normal(num_rows, 1024, dtype=torch.bfloat16) for _ in range(2))
     scale = place.normal(1024)
