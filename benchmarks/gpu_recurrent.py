@@ -1,6 +1,6 @@
 """Recurrent layers alone on a GPU: our kernels, and those of fla-core and FlashInfer where they are installed.
 
-python benchmarks/gpu_recurrent.py --seconds 200
+python benchmarks/gpu_recurrent.py --seconds 200          # fla-core 0.6.0, with einops
 
 Prints microseconds a layer; for decode steps also the share of a copy's bandwidth that reading and writing the states
 takes. Others get their inputs in their own layout: what it costs to bring them there, to compute decays and strengths
@@ -136,7 +136,7 @@ def convolution(step: Step, tiling: RecurrentTiling | None = None) -> Case:
     x, windows = normal(step.num_tokens, channels), normal(len(step.widths) + 1, width - 1, channels)
     ours = back_end(tiling)
     others: dict[str, Work] = {}
-    if fla := optional("fla.modules.conv"):
+    if fla := optional("fla.modules.causal_conv1d"):
         taps, lengths = weights.weight.t().contiguous().to(TYPE), cumulative(step)
         # [rows, channels, width]: a window as fla keeps it, with one input more than is needed.
         initial = F.pad(windows[1:], (0, 0, 1, 0)).transpose(1, 2).contiguous()
@@ -240,8 +240,14 @@ def back_end(tiling: RecurrentTiling | None) -> TritonRecurrence:
 
 
 def optional(module: str):
-    """A module of a package that need not be there."""
-    return importlib.import_module(module) if importlib.util.find_spec(module.partition(".")[0]) else None
+    """A module of a package that need not be there, or lacks one of its own."""
+    if importlib.util.find_spec(module.partition(".")[0]) is None:
+        return None
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        print(f"  {module} is left out: {error}")
+        return None
 
 
 def cumulative(step: Step) -> Tensor:

@@ -108,6 +108,35 @@ def test_what_the_device_forgot_is_found_again(kinds, policy, page_size):
     assert desk.cache.host.moved.loaded["full"] == len(tokens)
 
 
+@KINDS
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_late_copies_are_waited_for_by_who_reads_or_overwrites_what_they_touch(kinds, page_size):
+    desk = Desk(config_of(kinds, page_size, "write_through", pages=14))
+    desk.device.is_late = True
+    first, others = [1] * 8 * page_size, [[who] * 9 * page_size for who in (2, 3)]
+    desk.whole(first)
+    desk.forget()
+    desk.whole(others[0])  # in the slots that are on their way to the host
+    desk.forget()
+    assert desk.whole([*first, 0]) == len(first), "which has what was there before, and the step that reads it waits"
+    desk.forget()
+    desk.end(desk.begin([*first, 0]), keep=False)  # is on its way to the device, and nobody waits for it
+    desk.forget()
+    request = desk.begin(others[1])  # goes to the same slots
+    desk.step(request, 5 * page_size)
+    desk.device.do(1 << 30)
+    desk.step(request, 4 * page_size)
+    desk.end(request)
+
+
+def test_a_step_that_touches_nothing_of_a_copy_does_not_wait_for_it():
+    desk = Desk(config_of(("sliding", "recurrent"), 1, "write_through"))
+    desk.device.is_late = True
+    desk.whole([1] * 8)
+    desk.whole([2] * 8)
+    assert [lot.number for lot in desk.device.lots if lot.copies], "what is stored waits for a step that needs it"
+
+
 def test_what_was_used_once_is_not_stored_by_the_selective_policy():
     desk = Desk(config_of((), 1, "write_through_selective"))
     desk.whole([1, 2, 3, 4, 5])
