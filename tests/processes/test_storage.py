@@ -20,7 +20,7 @@ SLOW_WRITES = ("--test-failpoint", "scheduler.slow_write_s=0.03")
 
 @pytest.fixture(scope="module")
 def written(serving, tmp_path_factory):
-    """A folder in which a server left PROMPT. It was flushed while it wrote."""
+    """A folder where a server left PROMPT. It was flushed while it wrote that, and killed while it wrote another."""
     folder = tmp_path_factory.mktemp("storage") / "files"
     with serving("corymb/hash", *flags(folder), *SLOW_WRITES) as server:
         assert ask(server, PROMPT) == 0
@@ -28,8 +28,13 @@ def written(serving, tmp_path_factory):
         server.wait_for(lambda: num_files(folder) > 2, 20)
         assert server.client.post("/flush_cache").status_code == 200
         assert num_files(folder) >= NUM_BLOCKS, "the sequence that was being written is whole"
-        assert ask(server, "x" + PROMPT) == 0
         assert ask(server, PROMPT + " what now?") == WHOLE, "flushing leaves files alone"
+        before = num_files(folder)
+        assert ask(server, "x" + PROMPT) == 0
+        server.wait_for(lambda: num_files(folder) > before + 2, 20)
+        for process in [*server.children.values(), server.process]:
+            process.kill()
+    assert num_files(folder) < before + NUM_BLOCKS, "it was not killed while it wrote"
     return folder
 
 
