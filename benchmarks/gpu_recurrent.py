@@ -10,6 +10,7 @@ and to gather states is not counted against them. Their outputs are held against
 import argparse
 import importlib
 import importlib.util
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -79,17 +80,17 @@ def main() -> None:
     options = parser.parse_args()
     deadline, bandwidth = time.monotonic() + options.seconds, copy_bandwidth()
     torch.manual_seed(0)
-    for widths in [*((1,) * batch for batch in DECODES), *PREFILLS]:
-        step = make_step(widths)
-        for make in (convolution, delta_rule, scan):
-            if time.monotonic() > deadline:
-                print("out of time")
-                return
-            label = f"{make.__name__} {describe(widths)}"
-            if "compare" in options.parts:
-                attempt(label, lambda make=make, step=step: compare(make(step), step, bandwidth, options))
-            if "sweep" in options.parts and make is not convolution and widths in SWEPT:
-                attempt(label, lambda make=make, step=step: sweep(make, step))
+    steps = [make_step(widths) for widths in [*((1,) * batch for batch in DECODES), *PREFILLS]]
+    makers = (convolution, delta_rule, scan)
+    for part, step, make in itertools.product(options.parts, steps, makers):
+        if time.monotonic() > deadline:
+            print("out of time")
+            return
+        label = f"{make.__name__} {describe(step.widths)}"
+        if part == "compare":
+            attempt(label, lambda make=make, step=step: compare(make(step), step, bandwidth, options))
+        elif make is not convolution and step.widths in SWEPT:
+            attempt(label, lambda make=make, step=step: sweep(make, step))
 
 
 def compare(case: Case, step: Step, bandwidth: float, options: argparse.Namespace) -> None:
