@@ -87,11 +87,15 @@ class Rows:
         return slots
 
     def take_writes(self) -> TableWrites:
-        """Returns the entries written since the last call, as they are now: an entry written twice has one value."""
+        """Returns the entries of open rows written since the last call, as they are now: an entry written twice has one
+        value."""
         if not self._written:
             return TableWrites.none()
         spans = np.array(self._written, np.int32)
         self._written = []
+        spans = spans[spans[:, 2] <= self.reserved[spans[:, 0]]]  # else its row was closed before anybody read it
+        if not len(spans):
+            return TableWrites.none()
         lengths = spans[:, 2] - spans[:, 1]
         ends = np.cumsum(lengths, dtype=np.int32)
         rows = np.repeat(spans[:, 0], lengths)

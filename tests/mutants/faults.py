@@ -298,6 +298,12 @@ FAULTS = [
         """        touched["sliding"] = sliding_pool.of(slots[:0])""",
     ),
     Fault(
+        "the states that a step starts from are not waited for",
+        "cache/crossings.py",
+        """        touched["recurrent"] = states""",
+        """        touched["recurrent"] = states[:0]""",
+    ),
+    Fault(
         "what leads to a block has gone meanwhile, and is not missed",
         "cache/host.py",
         "        if tree.measure(key, stop) == stop or tree.reaches(key, stop)[FULL] < fetch.begin:",
