@@ -15,6 +15,7 @@ from corymb.kernels.triton_ahead import Ahead
 from corymb.kernels.triton_allotting import TritonAllotting
 from corymb.kernels.triton_attention import Limits, TritonAttention
 from corymb.kernels.triton_block_attention import TritonBlocks
+from corymb.kernels.triton_carrying import TritonCarrier
 from corymb.kernels.triton_jit import Launch, is_interpreted
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_recurrence import TritonRecurrence
@@ -187,7 +188,14 @@ class CudaParts:
             sampling=sampling,
             launch=self.launch,
             states=states,
-            host=make_host_pools([*specs, *drafted], [*kv, *draft_kv], states.pools if states else (), config, place),
+            host=make_host_pools(
+                [*specs, *drafted],
+                [*kv, *draft_kv],
+                states.pools if states else (),
+                config,
+                place,
+                carrier=lambda tensors: TritonCarrier(tensors, self.launch),
+            ),
             records=DeviceRecords(model, config, dtype, place, num_tokens=self._most_width)
             if drafting and states
             else None,

@@ -38,6 +38,7 @@ from corymb.kernels.triton_all_reduce import PickRows, SumRows  # noqa: E402
 from corymb.kernels.triton_allotting import TritonAllotting  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
 from corymb.kernels.triton_block_attention import TritonBlocks  # noqa: E402
+from corymb.kernels.triton_carrying import TritonCarrier  # noqa: E402
 from corymb.kernels.triton_distillation import TritonDistillation  # noqa: E402
 from corymb.kernels.triton_gather import gather_heads  # noqa: E402
 from corymb.kernels.triton_indices import gather_slots  # noqa: E402
@@ -274,6 +275,9 @@ def frame() -> None:
     pool = zeros(64, 8, 128)
     for held in (torch.bfloat16, torch.float8_e4m3fn):
         gather_heads(KVLayer(pool.to(held), pool.to(held)), staged[0], pool[:4], pool[4:8], launch=LAUNCH)
+    for kind in (torch.int64, torch.uint8):
+        carrier = TritonCarrier([zeros(64, 256, dtype=kind), zeros(64, 8, dtype=kind)], LAUNCH)
+        carrier.put(carrier.gather(zeros(4, dtype=torch.int64)), zeros(4, dtype=torch.int64))
     gather_slots(layout([1, 1], sliding=True), staged[0], staged[1], staged[2], sliding=True, launch=LAUNCH)
 
 
