@@ -1,4 +1,5 @@
-"""Measures copies between a GPU's pools and the host's, beside what the link gives to one large copy.
+"""Measures copies between a GPU's pools and the host's, beside what the link gives to one large copy, and how much of
+their time is hidden behind the products of a decode step that runs meanwhile.
 
 python benchmarks/gpu_copies.py                  # keys and values of an 8B model, 8,192 tokens
 python benchmarks/gpu_copies.py --device cpu --layers 2 --tokens 512      # tries the script itself
@@ -14,14 +15,19 @@ import torch
 from record import record
 
 from corymb.cache.config import CacheConfig, HostConfig
-from corymb.cache.writes import HostCopy
+from corymb.cache.writes import HostCopies, HostCopy
 from corymb.kernels.attention import AttentionSpec
-from corymb.models.host_pools import make_host_pools
+from corymb.kernels.triton_carrying import TritonCarrier
+from corymb.kernels.triton_jit import Launch
+from corymb.models.cuda_copies import CudaCopies
+from corymb.models.cuda_device import CudaDevice, HostDevice
+from corymb.models.host_pools import HostPools, TorchCarrier, make_host_pools
 from corymb.models.placement import Place
 from corymb.models.pools import allocate
 
 NUM_KV_HEADS, HEAD_DIM = 8, 128
 REPEATS = 7
+NUM_ROWS = 64  # of the products: as memory-bound as a decode step's
 
 
 def main() -> None:
@@ -31,7 +37,9 @@ def main() -> None:
     specs = [AttentionSpec(32, NUM_KV_HEADS, HEAD_DIM, HEAD_DIM**-0.5)] * options.layers
     config = CacheConfig(num_full_tokens=2 * count + 1, host=HostConfig(num_full_tokens=2 * count + 1))
     kv = allocate(specs, config, dtype=torch.bfloat16, place=place)
-    pools = make_host_pools(specs, kv, (), config, place)
+    launch = Launch(interpreted=False, early=False, num_sms=132)
+    carrier = TorchCarrier if options.device == "cpu" else lambda tensors: TritonCarrier(tensors, launch)
+    pools = make_host_pools(specs, kv, (), config, place, carrier=carrier)
     assert pools is not None
     num_bytes = count * pools.contents["full"].shape[1]
     pinned = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=options.device == "cuda")
@@ -51,6 +59,29 @@ def main() -> None:
             what = {"direction": name, "host_slots": order, "tokens": count}
             record("gpu_tiers", "host_copy_gb_s", num_bytes / spent_s / 1e9, "GB/s", **what)
             record("gpu_tiers", "host_copy_link_share", link_s / spent_s, "share", **what)
+            if order == "in a row":
+                share = hidden_share(pools, copy, spent_s, options.device)
+                record("gpu_tiers", "host_copy_hidden_share", share, "share", **what)
+
+
+def hidden_share(pools: HostPools, copy: HostCopy, copy_s: float, where: str) -> float:
+    """Of the copy's time, what it does not add to that of products that take at least as long."""
+    device = CudaDevice() if where == "cuda" else HostDevice()
+    copies = CudaCopies(pools, device)
+    inputs, hidden = ({"dtype": torch.bfloat16, "device": "cuda"}, 4096) if where == "cuda" else ({}, 256)
+    x, weights = torch.randn(NUM_ROWS, hidden, **inputs), torch.randn(hidden, 7 * hidden // 2, **inputs)
+
+    def products(count: int) -> None:
+        for _ in range(count):
+            torch.mm(x, weights)
+
+    count = int(1.5 * copy_s / (seconds(lambda: products(16), where) / 16)) + 1
+
+    def both() -> None:
+        copies.queue(HostCopies(1, [copy]))  # no product awaits it
+        products(count)
+
+    return (copy_s + seconds(lambda: products(count), where) - seconds(both, where)) / copy_s
 
 
 def parse() -> argparse.Namespace:

@@ -1,13 +1,18 @@
 # Sourced by scripts that run on a GPU machine without a package index: installs wheels from .whl, makes the layers
 # importable, and takes compiled kernels from .kernels, where an earlier run on such a machine left them.
-# Wants seconds and out, and device and port for servers; sets python, site, begun and logs; gives left, run, serve, stop,
+# Every figure is in OUT/figures.tsv as soon as it is known (`record.py take` merges it), and every step's log in OUT/logs:
+# a command that is cut off loses nothing. Pieces of models that came in .pieces are put aside in /tmp/corymb-pieces.
+# Wants seconds and out, and port for servers; sets python, device, site, begun and logs; gives left, run, serve, stop,
 # save_kernels, save_logs.
 python=${PYTHON:-python3}
+device=${DEVICE:-cuda}
 logs=$out/logs
 mkdir -p "$logs"
 begun=$SECONDS
 server=
-site=/tmp/corymb-site # always the same: FlashInfer compiles anew where its path differs
+pieces=${PIECES:-/tmp/corymb-pieces}
+export CORYMB_FIGURES=$out/figures.tsv PATH=$PATH:/usr/local/cuda/bin
+site=${SITE:-/tmp/corymb-site} # always the same: FlashInfer compiles anew where its path differs
 
 left() { echo $((seconds - (SECONDS - begun))); }
 
@@ -32,6 +37,7 @@ serve() {
   # shellcheck disable=SC2086  # several flags
   $python -P -m corymb.serve "$@" --device "$device" --port "$port" --offline ${SERVE_ARGS:-} >"$log" 2>&1 &
   server=$!
+  touch "$log"
   until grep -q '^  ready' "$log"; do
     if ! kill -0 $server 2>/dev/null || [ "$(left)" -lt 10 ]; then
       echo "== $name did not start after $((SECONDS - from)) s:"
@@ -52,13 +58,25 @@ stop() {
 }
 trap stop EXIT
 
-# save_kernels: leaves what was compiled in OUT, in parts that a later run finds in .kernels.
+# save_kernels: with KERNELS=1, leaves what was compiled in OUT, in parts that another machine's run finds in .kernels.
 save_kernels() {
+  [ "${KERNELS:-0}" = 1 ] || return 0
   (cd "$HOME" && mkdir -p .cache/flashinfer .triton/cache && tar -cz .cache/flashinfer .triton/cache 2>/dev/null) | split -b 15m - "$out/kernels.tgz."
 }
 
 # save_logs: as one file, since few come back from such a machine.
 save_logs() { tar -czf "$out/logs.tgz" -C "$out" logs && rm -r "$logs"; }
+
+# whole_model NAME: joins the pieces of a model, unless that was done; prints its path.
+whole_model() {
+  local model=/tmp/corymb-models/$1
+  [ -f "$model" ] || benchmarks/pieces.sh join "$pieces" "$1" "$model" >&2 || { rm -f "$model"; echo "== $1 is not whole" >&2; return 1; }
+  echo "$model"
+}
+
+for folder in .pieces/*/; do
+  [ -d "$folder" ] && [ "$device" = cuda ] && benchmarks/pieces.sh keep "$folder" "$pieces"
+done
 
 if compgen -G ".whl/*.whl" >/dev/null && [ ! -d "$site/msgspec" ]; then
   $python -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" .whl/*.whl

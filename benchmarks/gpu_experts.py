@@ -31,6 +31,8 @@ from corymb.kernels.triton_latent_attention import TritonLatents
 BF16 = torch.bfloat16
 LAUNCH = Launch(interpreted=False, early=True, num_sms=132)
 CASES = ("experts", "latents", "index")
+Work = Callable[[], Tensor]
+Measure = Callable[..., None]
 WORKSPACE_BYTES = 256 << 20
 
 
@@ -80,21 +82,36 @@ def parse() -> argparse.Namespace:
 
 
 def cases(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], None]]]:
-    """What there is to measure."""
-    results = options.results
-    if "experts" in options.cases:
-        for name, num_tokens in itertools.product(options.experts, options.tokens):
-            yield f"{name}, {num_tokens} tokens", lambda n=name, t=num_tokens: experts(n, t, results)
+    """What there is to measure: all of ours, then FlashInfer's, which may have to compile for minutes, experts last."""
+    ours: dict[str, Measure] = {"experts": experts, "latents": latents, "index": index}
+    theirs: dict[str, Measure] = {"latents": latents_against, "experts": experts_against}
     decodes = [count for count in options.tokens if count <= 256]
-    for name, count, context in itertools.product(options.latents, decodes, options.contexts):
-        for what, work in (("latents", latents), ("index", index)):
-            if what in options.cases:
-                case = f"{name}, {what}, {count} x {context}"
-                yield case, lambda n=name, t=count, c=context, w=work: w(n, t, c, results)
+    rows = list(itertools.product(options.latents, decodes, options.contexts))
+    for what, work in [*ours.items(), *(theirs.items() if has_flashinfer() else ())]:
+        if what not in options.cases:
+            continue
+        for shape in itertools.product(options.experts, options.tokens) if what == "experts" else rows:
+            yield f"{work.__name__} {shape}", lambda w=work, s=shape: w(*s, options.results)
 
 
 def experts(name: str, num_tokens: int, results: str) -> None:
     """One layer's experts."""
+    layer, (ours, _) = EXPERTS[name], both_experts(name, num_tokens)
+    taken = replay_s(ours)
+    used = min(layer.routing.num_experts, num_tokens * layer.routing.top_k)
+    floor = used * 3 * layer.inner * layer.hidden * 2 / 4.2e12  # reading those weights once
+    record(results, "experts_us", taken * 1e6, "us", by="triton", layer=name, tokens=num_tokens)
+    record(results, "experts_floor_us", floor * 1e6, "us", layer=name, tokens=num_tokens)
+
+
+def experts_against(name: str, num_tokens: int, results: str) -> None:
+    """The same by FlashInfer."""
+    ours, theirs = both_experts(name, num_tokens)
+    against("experts", results, ours, theirs(), layer=name, tokens=num_tokens)
+
+
+def both_experts(name: str, num_tokens: int) -> tuple[Work, Callable[[], Work]]:
+    """One layer's experts by us, and what makes those of FlashInfer."""
     layer = EXPERTS[name]
     routing, hidden, inner = layer.routing, layer.hidden, layer.inner
     stacked = Stacked(random(routing.num_experts, 2 * inner, hidden), random(routing.num_experts, hidden, inner))
@@ -104,14 +121,7 @@ def experts(name: str, num_tokens: int, results: str) -> None:
     def ours() -> Tensor:
         return mix(x, logits, routing, SWIGLU, None, stacked, launch=LAUNCH)
 
-    taken = replay_s(ours)
-    used = min(routing.num_experts, num_tokens * routing.top_k)
-    floor = used * 3 * inner * hidden * 2 / 4.2e12  # reading those weights once
-    record(results, "experts_us", taken * 1e6, "us", by="triton", layer=name, tokens=num_tokens)
-    record(results, "experts_floor_us", floor * 1e6, "us", layer=name, tokens=num_tokens)
-    if has_flashinfer():
-        theirs = flashinfer_experts(x, logits, routing, stacked)
-        attempt(f"{name}, flashinfer", lambda: against("experts", results, ours, theirs, layer=name, tokens=num_tokens))
+    return ours, lambda: flashinfer_experts(x, logits, routing, stacked)
 
 
 def flashinfer_experts(x: Tensor, logits: Tensor, routing: Routing, stacked: Stacked) -> Callable[[], Tensor]:
@@ -131,6 +141,21 @@ def flashinfer_experts(x: Tensor, logits: Tensor, routing: Routing, stacked: Sta
 
 def latents(name: str, num_rows: int, context: int, results: str) -> None:
     """A decode step's attention to latents, every row with the same context."""
+    shown: dict[str, str | int] = {"shape": name, "rows": num_rows, "context": context}
+    ours, _ = both_latents(name, num_rows, context)
+    record(results, "latents_us", replay_s(ours) * 1e6, "us", by="triton", **shown)
+    floor = num_rows * context * LATENTS[name].head_dim * 2 / 4.2e12
+    record(results, "latents_floor_us", floor * 1e6, "us", **shown)
+
+
+def latents_against(name: str, num_rows: int, context: int, results: str) -> None:
+    """The same by FlashInfer."""
+    ours, theirs = both_latents(name, num_rows, context)
+    against("latents", results, ours, theirs(), shape=name, rows=num_rows, context=context)
+
+
+def both_latents(name: str, num_rows: int, context: int) -> tuple[Work, Callable[[], Work]]:
+    """That attention by us, and what makes FlashInfer's."""
     spec = LATENTS[name]
     layout, cache = rows_of(num_rows, context, spec)
     attention = TritonLatents(num_rows, device=GPU, launch=LAUNCH)
@@ -141,14 +166,7 @@ def latents(name: str, num_rows: int, context: int, results: str) -> None:
     def ours() -> Tensor:
         return attention.run_latent(q, new, spec, cache, None)
 
-    taken = replay_s(ours)
-    record(results, "latents_us", taken * 1e6, "us", by="triton", shape=name, rows=num_rows, context=context)
-    floor = num_rows * context * spec.head_dim * 2 / 4.2e12
-    record(results, "latents_floor_us", floor * 1e6, "us", shape=name, rows=num_rows, context=context)
-    if has_flashinfer():
-        theirs = flashinfer_latents(q, layout, spec, cache, context)
-        shown = {"shape": name, "rows": num_rows, "context": context}
-        attempt(f"{name}, flashinfer", lambda: against("latents", results, ours, theirs, **shown))
+    return ours, lambda: flashinfer_latents(q, layout, spec, cache, context)
 
 
 def flashinfer_latents(

@@ -1,5 +1,6 @@
 """How much of the time between its first and last kernel a GPU is busy, and with what."""
 
+import gzip
 import json
 import tempfile
 from collections import defaultdict
@@ -43,19 +44,31 @@ class Busy:
     gaps: list[Gap]  # largest sum first
 
 
-def busy_share(work: Callable[[], object]) -> Busy:
-    """Profiles `work`."""
+def busy_share(work: Callable[[], object], trace: Path | None = None) -> Busy:
+    """Profiles `work`; `trace`: where Chrome's file of it is left, compressed."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         work()
         torch.cuda.synchronize()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         profiler.export_chrome_trace(file.name)
-        events = json.loads(Path(file.name).read_text())["traceEvents"]
+        text = Path(file.name).read_text()
+    if trace is not None:
+        trace.parent.mkdir(parents=True, exist_ok=True)
+        trace.write_bytes(gzip.compress(text.encode()))
+    events = json.loads(text)["traceEvents"]
     spans = [(e["ts"], e["ts"] + e["dur"], e["name"]) for e in events if e.get("cat") in DEVICE_WORK]
     spans.sort()
     gaps = _gaps(spans)
     return Busy(1.0 - sum(gap.share for gap in gaps), _by_name(spans), gaps)
+
+
+def show(busy: Busy) -> None:
+    """Prints the kernels that take the longest, and where nothing runs."""
+    for kernel in busy.kernels[:14]:
+        print(f"    {kernel.share:6.1%} {kernel.mean_us:9.1f} µs × {kernel.count:5d}  {kernel.name[:90]}")
+    for gap in busy.gaps[:8]:
+        print(f"    idle {gap.share:6.2%} {gap.mean_us:7.2f} µs × {gap.count:5d}  {gap.before[:40]} → {gap.after[:40]}")
 
 
 def _gaps(spans: list[tuple[float, float, str]]) -> list[Gap]:

@@ -1,6 +1,6 @@
 """Recurrent layers alone on a GPU: our kernels, and those of fla-core and FlashInfer where they are installed.
 
-python benchmarks/gpu_recurrent.py --seconds 200
+python benchmarks/gpu_recurrent.py --seconds 200          # fla-core 0.6.0, with einops
 
 Prints microseconds a layer; for decode steps also the share of a copy's bandwidth that reading and writing the states
 takes. Others get their inputs in their own layout: what it costs to bring them there, to compute decays and strengths
@@ -10,6 +10,7 @@ and to gather states is not counted against them. Their outputs are held against
 import argparse
 import importlib
 import importlib.util
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -79,17 +80,17 @@ def main() -> None:
     options = parser.parse_args()
     deadline, bandwidth = time.monotonic() + options.seconds, copy_bandwidth()
     torch.manual_seed(0)
-    for widths in [*((1,) * batch for batch in DECODES), *PREFILLS]:
-        step = make_step(widths)
-        for make in (convolution, delta_rule, scan):
-            if time.monotonic() > deadline:
-                print("out of time")
-                return
-            label = f"{make.__name__} {describe(widths)}"
-            if "compare" in options.parts:
-                attempt(label, lambda make=make, step=step: compare(make(step), step, bandwidth, options))
-            if "sweep" in options.parts and make is not convolution and widths in SWEPT:
-                attempt(label, lambda make=make, step=step: sweep(make, step))
+    steps = [make_step(widths) for widths in [*((1,) * batch for batch in DECODES), *PREFILLS]]
+    makers = (convolution, delta_rule, scan)
+    for part, step, make in itertools.product(options.parts, steps, makers):
+        if time.monotonic() > deadline:
+            print("out of time")
+            return
+        label = f"{make.__name__} {describe(step.widths)}"
+        if part == "compare":
+            attempt(label, lambda make=make, step=step: compare(make(step), step, bandwidth, options))
+        elif make is not convolution and step.widths in SWEPT:
+            attempt(label, lambda make=make, step=step: sweep(make, step))
 
 
 def compare(case: Case, step: Step, bandwidth: float, options: argparse.Namespace) -> None:
@@ -136,7 +137,7 @@ def convolution(step: Step, tiling: RecurrentTiling | None = None) -> Case:
     x, windows = normal(step.num_tokens, channels), normal(len(step.widths) + 1, width - 1, channels)
     ours = back_end(tiling)
     others: dict[str, Work] = {}
-    if fla := optional("fla.modules.conv"):
+    if fla := optional("fla.modules.causal_conv1d"):
         taps, lengths = weights.weight.t().contiguous().to(TYPE), cumulative(step)
         # [rows, channels, width]: a window as fla keeps it, with one input more than is needed.
         initial = F.pad(windows[1:], (0, 0, 1, 0)).transpose(1, 2).contiguous()
@@ -240,8 +241,14 @@ def back_end(tiling: RecurrentTiling | None) -> TritonRecurrence:
 
 
 def optional(module: str):
-    """A module of a package that need not be there."""
-    return importlib.import_module(module) if importlib.util.find_spec(module.partition(".")[0]) else None
+    """A module of a package that need not be there, or lacks one of its own."""
+    if importlib.util.find_spec(module.partition(".")[0]) is None:
+        return None
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        print(f"  {module} is left out: {error}")
+        return None
 
 
 def cumulative(step: Step) -> Tensor:

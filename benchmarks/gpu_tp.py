@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from gpu_decode import copy_bandwidth, products_s, random, replay_s, show
-from gpu_profile import busy_share
+from gpu_decode import copy_bandwidth, products_s, random, replay_s
+from gpu_profile import busy_share, show
 from gpu_shapes import SHAPES, Shape, shape_of, write_folder
 from gpu_steps import decode_plans, prefill_plans, run_late
 from record import record

@@ -55,6 +55,10 @@ HOSTILE = [
     {"regex": "".join(f"([a-z]{{0,{900 + number}}})" for number in range(40))},
     {"ebnf": 'root ::= root root | "a" | ""'},
     {"json_schema": {"type": "string", "pattern": "^([a-z]{0,900}[0-9]{0,900}){0,900}$"}},
+    {"json_schema": {"properties": {f"900_{n}": {"type": "string", "format": "uri"} for n in range(900)}}},
+    {"json_schema": {"oneOf": [{"properties": {"900": {"const": n}}, "required": ["900"]} for n in range(900)]}},
+    {"json_schema": {"enum": [f"value {number}" for number in range(20_000)]}},
+    {"regex": "|".join(f"a{number}" for number in range(20_000))},
 ]
 PATH = "/v1/completions"
 
@@ -186,9 +190,14 @@ async def measure_serving(options: argparse.Namespace) -> None:
         record("grammar", f"{name}_output_tok_s", statistics.median(found), "tok/s", **params)
     ratio = statistics.median(rates["grammar"]) / statistics.median(rates["plain"])
     record("grammar", "grammar_throughput_ratio", ratio, "x", **params)
-    attacker = asyncio.create_task(attack(options))
-    disturbed, _ = await load(options, plain)
+    attacks: list[Timeline] = []
+    attacker = asyncio.create_task(attack(options, attacks))
+    disturbed: list[Timeline] = []
+    while len(attacks) < len(HOSTILE) or len(disturbed) < options.rounds * options.concurrency:
+        disturbed += (await load(options, plain))[0]
     attacker.cancel()
+    record("grammar", "hostile_grammars", len(attacks), "requests", **params)
+    record("grammar", "hostile_refused", sum(bool(line.error) for line in attacks), "requests", **params)
     record("grammar", "itl_ms_p99", 1e3 * p99(quiet), "ms", hostile=0, **params)
     record("grammar", "itl_ms_p99", 1e3 * p99(disturbed), "ms", hostile=1, **params)
     record("grammar", "hostile_itl_ratio", p99(disturbed) / p99(quiet), "x", **params)
@@ -220,11 +229,11 @@ async def one(options: argparse.Namespace, fields: dict[str, object], number: in
     return timeline
 
 
-async def attack(options: argparse.Namespace) -> None:
-    """Sends hostile grammars, none of them twice, until it is cancelled."""
+async def attack(options: argparse.Namespace, attacks: list[Timeline]) -> None:
+    """Sends hostile grammars, none twice of those that are compiled, until it is cancelled."""
     for number in itertools.count():
         fields = json.loads(json.dumps(HOSTILE[number % len(HOSTILE)]).replace("900", str(500 + number % 400)))
-        await one(options, {**fields, "max_tokens": 4}, number)
+        attacks.append(await one(options, {**fields, "max_tokens": 4}, number))
 
 
 def p99(timelines: list[Timeline]) -> float:

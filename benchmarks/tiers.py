@@ -1,10 +1,12 @@
-"""Measures the time to the first token of a long prefix that is computed, or comes from the device, the host, or files.
+"""Measures the time to the first token of a long prefix that is computed, or comes from the device, the host, or files;
+and how long the answers of others pause while one comes from the host, or is computed.
 
 python benchmarks/tiers.py --tokens 8128                                      # the demo model; takes 8,192 in all
 python benchmarks/tiers.py --tokens 8192 -- MODEL --load-format dummy --device cuda
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -14,15 +16,53 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPResponse
 from pathlib import Path
 
 from record import record
 
 START_TIMEOUT_S = 600
 LEAST_ID, MOST_ID = 20, 250  # of random tokens: every vocabulary has them, and they are nothing special
+NUM_OTHERS = 8  # requests that run beside, each with a fortieth of the prefix's tokens to say: so all have room
+
+
+class Others:
+    """Requests that run meanwhile, each on a thread of its own. When their tokens came is known at the end."""
+
+    def __init__(self, server: "Server", chooser: random.Random, num_tokens: int) -> None:
+        self._num_tokens = num_tokens
+        self._prompts = [tokens(chooser, 16) for _ in range(NUM_OTHERS)]
+        self._came_s: list[list[float]] = [[] for _ in self._prompts]
+        self._server = server
+        self._threads = [threading.Thread(target=self._listen, args=(i,)) for i in range(NUM_OTHERS)]
+
+    def __enter__(self) -> "Others":
+        for thread in self._threads:
+            thread.start()
+        while min(map(len, self._came_s)) < self._num_tokens // 8:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _listen(self, number: int) -> None:
+        sampling = {"max_new_tokens": self._num_tokens, "temperature": 0, "ignore_eos": True}
+        body = {"input_ids": self._prompts[number], "sampling_params": sampling, "stream": True}
+        with self._server.open("/generate", body) as response:
+            for line in response:
+                if line.startswith(b"data: {"):
+                    self._came_s[number].append(time.perf_counter())
+
+    def pauses(self, begin_s: float, end_s: float) -> list[float]:
+        """Between two tokens of one answer, if any of it lies in these times; longest last."""
+        pairs = [pair for came_s in self._came_s for pair in itertools.pairwise(came_s)]
+        return sorted(after - before for before, after in pairs if after > begin_s and before < end_s)
 
 
 class Server:
@@ -40,7 +80,7 @@ class Server:
             str(options.tokens * 3 // 2),
         ]
         tiers += ["--hicache-storage-backend", "file", "--hicache-storage-dir", str(files)]
-        tiers += ["--hicache-storage-prefetch-policy", "wait_complete", "--max-running-requests", "4"]
+        tiers += ["--hicache-storage-prefetch-policy", "wait_complete", "--max-running-requests", "16"]
         command = [sys.executable, "-P", "-m", "corymb.serve", *options.arguments, *tiers, "--port", str(self.port)]
         self._process = subprocess.Popen(command)
 
@@ -66,11 +106,15 @@ class Server:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as response:
             return str(response.read().decode()) or "ok"
 
-    def post(self, path: str, body: dict[str, object]) -> dict[str, object]:
-        """The answer."""
+    def open(self, path: str, body: dict[str, object]) -> HTTPResponse:
+        """The response."""
         url, content = f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode()
         request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=600) as response:  # noqa: S310
+        return urllib.request.urlopen(request, timeout=600)  # type: ignore[no-any-return]  # noqa: S310
+
+    def post(self, path: str, body: dict[str, object]) -> dict[str, object]:
+        """The answer."""
+        with self.open(path, body) as response:
             return dict(json.load(response))
 
     def metric(self, name: str, label: str = "") -> float:
@@ -114,6 +158,7 @@ def main() -> None:
             for name, seconds in measure(server, chooser, options.tokens, Path(folder)):
                 measured[name].append(seconds)
                 print(f"{name:10} {seconds * 1000:10.1f} ms", flush=True)
+        measure_beside(server, chooser, options)
         for name, values in measured.items():
             what = {"tier": name, "tokens": options.tokens, "arguments": " ".join(options.arguments)}
             record(options.record, "ttft_ms_p50", statistics.median(values) * 1000, "ms", **what)
@@ -160,6 +205,34 @@ def measure(server: Server, chooser: random.Random, num_tokens: int, folder: Pat
     found.append(("disk", go_on()))
     server.drop_memory()
     return found
+
+
+def measure_beside(server: Server, chooser: random.Random, options: argparse.Namespace) -> None:
+    """The first token, and the others' pauses, beside a prefix from the host and one that is computed."""
+    prefix = tokens(chooser, options.tokens)
+    for name in ("host", "computed"):
+        pauses: dict[str, list[float]] = {"alone": [], name: []}
+        first_s = []
+        for _ in range(options.repeats):
+            if name == "host":
+                server.first_token_s(prefix, cached=0)
+                server.first_token_s(tokens(chooser, options.tokens), cached=0)  # and takes its room
+            else:
+                prefix = tokens(chooser, options.tokens)
+            with Others(server, chooser, options.tokens // 40) as others:
+                begun_s = time.perf_counter()
+                cached = options.tokens if name == "host" else 0
+                first_s.append(server.first_token_s([*prefix, *tokens(chooser, 1)], cached=cached))
+                ended_s = time.perf_counter()
+            pauses["alone"] += others.pauses(0.0, begun_s)
+            pauses[name] += others.pauses(begun_s, ended_s)
+            server.drop_memory()
+            prefix = tokens(chooser, options.tokens)
+        what = {"tier": name, "tokens": options.tokens, "others": NUM_OTHERS, "arguments": " ".join(options.arguments)}
+        record(options.record, "ttft_beside_ms_p50", statistics.median(first_s) * 1000, "ms", **what)
+        for beside, found in pauses.items():
+            record(options.record, "itl_ms_p50", statistics.median(found) * 1000, "ms", **what | {"beside": beside})
+            record(options.record, "itl_ms_max", max(found) * 1000, "ms", **what | {"beside": beside})
 
 
 def tokens(chooser: random.Random, count: int) -> list[int]:

@@ -10,7 +10,8 @@ A request's life, through `cache.Cache`:
 
 Device copies of the page table and of the full-to-sliding map follow `take_table_writes` and `take_sliding_writes`;
 `take_state_writes` says, once a step, what becomes of recurrent states (`pass_states`: where the step drafts), and
-`take_host_copies` what goes to the host's pools or comes from them before the step.
+`take_host_copies` what goes to the host's pools or comes from them, and which of that the step must wait for
+(`crossings`); `copied` says what is done.
 
     row of the table   [0, shared) the tree's, pinned   [shared, reserved) the lease's own   [reserved, …) meaningless
     pool               free + evictable (in the tree, unlocked) + leased (in the tree and locked, or own) = total

@@ -1,8 +1,7 @@
 """The cache as the scheduler sees it: executes what the tree decides, and owns pools and request table."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from corymb.cache.actions import Actions
 from corymb.cache.check import check_cache
 from corymb.cache.component import Arrival, Component
 from corymb.cache.config import CacheConfig, validate
+from corymb.cache.crossings import touched_by
 from corymb.cache.eviction import order_of
 from corymb.cache.fetch import Fetch
 from corymb.cache.host import Host
@@ -27,27 +27,16 @@ from corymb.cache.state_pool import StatePool
 from corymb.cache.storage import Storage
 from corymb.cache.tier import Tier
 from corymb.cache.tree import Match, Tree
-from corymb.cache.usage import ComponentUsage, PoolUsage, component_usage, pool_usage
-from corymb.cache.writes import HostCopy, SlidingWrites, StateWrites, TableWrites
-
-UNBOUNDED = 1 << 60
-
-
-@dataclass(frozen=True, slots=True)
-class Available:
-    """Tokens that `grow` could hand out now, by pool, free or evictable; and rows that it could give a state.
-    UNBOUNDED where there is no such pool."""
-
-    full: int
-    sliding: int
-    states: int
+from corymb.cache.usage import Available, ComponentUsage, PoolUsage, available, component_usage, pool_usage
+from corymb.cache.writes import HostCopies, SlidingWrites, StateWrites, TableWrites
 
 
 class Cache:
     """Owns the tree, the pools and the request table. Leases borrow from all three and each is closed once.
 
     All of it is host memory: device copies follow through `take_table_writes`, `take_sliding_writes` and
-    `take_state_writes`. A freed slot may be handed out at once, because the device works in the order of plans.
+    `take_state_writes`. A freed slot may be handed out at once: the device works in the order of plans, and a plan says
+    which copies between device and host it must come behind.
     """
 
     def __init__(self, config: CacheConfig, storage: Storage | None = None) -> None:
@@ -114,10 +103,7 @@ class Cache:
         Pass the prompt's length - 1 at most: its last token must be computed, for its logits."""
         if not self.rows.free:
             return None
-        if self.host:
-            self.host.load(key, self._usable(limit))
-            if fetch and limit:
-                self.host.restore(fetch)
+        self._bring(key, limit, fetch)
         match = self.tree.match(key, self._usable(limit))
         receipt = self.tree.lock(match.node_id)
         row = self.rows.open(match.slots)
@@ -127,6 +113,24 @@ class Cache:
         self.pins_sliding[row] = match.num_tokens > 0
         self._open_state(lease, match, key, limit)
         return lease
+
+    def send_for(self, key: Key, limit: int, fetch: Fetch | None) -> int:
+        """Has the device get what `open` would bring there, while others compute. Returns the number of its copies; 0:
+        there is nothing to bring, or no room."""
+        self._bring(key, limit, fetch)
+        return self.host.crossings.next_fill if self.host else 0
+
+    def has_come(self, number: int) -> bool:
+        """Whether the copies of this number are known to be done."""
+        return self.host is None or self.host.crossings.num_done >= number
+
+    def is_coming(self, key: Key, limit: int) -> bool:
+        """Whether some of what `open` would find is still on its way to the device."""
+        if self.host is None or not self.host.crossings.any_filling:
+            return False
+        match = self.tree.peek(key, self._usable(limit))
+        state = self.tree.value(match.node_id, self.recurrent) if self.recurrent else None
+        return self.host.crossings.before(touched_by(match.slots, state, self.sliding_pool), {}) > 0
 
     def find_stored(self, key: Key, limit: int) -> Fetch | None:
         """What storage has of the first `limit` tokens beyond what `open` would find now; None where that is not worth
@@ -200,17 +204,8 @@ class Cache:
         size = np.int32(self.config.page_size)
         edges = np.maximum(computed - np.int32(self.sliding.reach) - size, 0)
         edges -= edges % size
-        shared = self.rows.shared[rows]
-        self._unpin_passed(rows[self.pins_sliding[rows] & (edges >= shared)])
-        starts = np.maximum(self.rows.slid[rows], shared)
-        counts = np.maximum(edges - starts, 0) // size
-        total = int(counts.sum())
-        if total:
-            ends = np.cumsum(counts)
-            nth = np.arange(total) - np.repeat(ends - counts, counts)
-            slots = self.table[np.repeat(rows, counts), np.repeat(starts, counts) + nth * size]
-            self.sliding_pool.free(slots // size)
-        self.rows.slid[rows] = np.maximum(self.rows.slid[rows], edges)
+        self._unpin_passed(rows[self.pins_sliding[rows] & (edges >= self.rows.shared[rows])])
+        self.sliding_pool.free(self.rows.slide(rows, edges) // size)
 
     def take_table_writes(self) -> TableWrites:
         """Returns the page-table entries that changed since the last call, other than by `grow`."""
@@ -250,15 +245,23 @@ class Cache:
         if self.state_pool:
             self.state_pool.settle(row, num_accepted, num_drafts)
 
-    def take_host_copies(self) -> Sequence[HostCopy]:
+    def take_host_copies(self, slots: Int32, table: TableWrites, states: StateWrites | None) -> HostCopies:
         """Returns the copies between device and host decided since the last call. Called once a step, after all that
-        can evict, and done in this order before the step's forward; or while no step is on its way."""
-        return self.host.take_copies() if self.host else ()
+        can evict, with the slots of its new tokens and what else it changes."""
+        if self.host is None:
+            return HostCopies()
+        begun, worked_in = (states.before_from, states.written) if states else (None, None)
+        reads = touched_by(table.slots, begun, self.sliding_pool)
+        return self.host.take_copies(reads, touched_by(slots, worked_in, self.sliding_pool))
 
-    def copied(self) -> None:
-        """The copies of the first of those `take_host_copies` that this was not called for yet are done."""
+    def take_late_copies(self) -> HostCopies | None:
+        """Like `take_host_copies`, while no step is on its way. None where all copies are done."""
+        return self.host.take_late_copies() if self.host else None
+
+    def copied(self, number: int) -> None:
+        """The copies taken under this number are done, and all before them."""
         if self.host:
-            self.host.copied()
+            self.host.copied(number)
 
     def read(self, fetch: Fetch) -> None:
         """Has what was found in storage read, unless it is read already, or too much else is."""
@@ -272,12 +275,7 @@ class Cache:
 
     def available(self) -> Available:
         """Returns how many tokens `grow` could hand out now."""
-        full, sliding, states = self.full.num_free_tokens + self.tree.full.evictable, UNBOUNDED, UNBOUNDED
-        if self.sliding and self.sliding_pool:
-            sliding = self.sliding_pool.slots.num_free_tokens + self.sliding.evictable
-        if self.recurrent and self.state_pool:
-            states = self.state_pool.slots.num_free + self.recurrent.evictable + self.state_pool.num_kept
-        return Available(full, sliding, states)
+        return available(self)
 
     def usage(self) -> dict[str, PoolUsage]:
         """Returns where each pool's tokens are."""
@@ -311,6 +309,12 @@ class Cache:
 
     def _usable(self, limit: int) -> int:
         return min(limit, self.config.context_length) if self.config.enable_prefix_cache else 0
+
+    def _bring(self, key: Key, limit: int, fetch: Fetch | None) -> None:
+        if self.host:
+            self.host.load(key, self._usable(limit))
+            if fetch and limit:
+                self.host.restore(fetch)
 
     def _open_state(self, lease: Lease, match: Match, key: Key, limit: int) -> None:
         if self.recurrent is None or self.state_pool is None:

@@ -32,6 +32,12 @@ class Fetch:
         return self.blocks[-1].stop if self.blocks else 0
 
     @property
+    def num_read(self) -> int:
+        """Where it would end now; 0 where nothing of it can be used yet."""
+        count = self.usable()
+        return self.blocks[count - 1].stop if count else 0
+
+    @property
     def is_done(self) -> bool:
         """Whether no more will be read. Raises what reading raised."""
         if self.reading is None or not self.reading.done():

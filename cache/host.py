@@ -8,6 +8,7 @@ import numpy as np
 
 from corymb.cache.component import Component
 from corymb.cache.config import CacheConfig, HostConfig
+from corymb.cache.crossings import Crossings, Touched
 from corymb.cache.eviction import FULL, lru
 from corymb.cache.fetch import Fetch
 from corymb.cache.key import Key
@@ -20,7 +21,7 @@ from corymb.cache.slots import Slots
 from corymb.cache.storage import Keep, Storage, StorageUsage
 from corymb.cache.tier import Tier
 from corymb.cache.tree import Receipt, Tree
-from corymb.cache.writes import Carried, HostCopy
+from corymb.cache.writes import Carried, HostCopies, HostCopy, PoolName
 
 EMPTY = np.empty(0, np.int32)
 USES_TO_STORE = {"write_through": 1, "write_through_selective": 2}  # finished requests through a path
@@ -50,8 +51,8 @@ class HostUsage:
 class Host:
     """Owns pools in host memory, their tree, and the copies that no plan has taken yet.
 
-    A copy is decided when it is needed and done in the order of decisions before the next step, so a slot of either
-    side may be freed and handed out again at once, like those of steps.
+    Copies are done in the order of decisions, and a step that reads what they bring or overwrites what they take comes
+    behind them: so a slot of either side may be freed and handed out again at once, like those of steps.
     """
 
     def __init__(self, config: CacheConfig, sizes: HostConfig, device: Tier, storage: Storage | None) -> None:
@@ -67,9 +68,15 @@ class Host:
         pools = Pools(full, twins, Slots(sizes.num_states, 1) if recurrent else None)
         tree = Tree(config.page_size, lru, auxiliary)
         self.tier = Tier(tree, pools, sliding=sliding, recurrent=recurrent, execute=pools.execute)
+        sizes_of: dict[PoolName, int] = {
+            "full": config.num_full_tokens,
+            "sliding": config.num_sliding_tokens,
+            "recurrent": config.num_states,
+        }
+        self.crossings = Crossings(sizes_of)
         self._copies: list[HostCopy] = []
         self._keeps: list[Keep] = []  # to be written when the copies decided so far are done
-        self._in_flight: deque[list[Keep]] = deque()  # the same, by plan
+        self._in_flight: deque[tuple[int, list[Keep]]] = deque()  # the same, by the number of their copies
         names = pools.free()
         self.moved = Moved(*(dict.fromkeys(names, 0) for _ in range(3)))
 
@@ -142,11 +149,13 @@ class Host:
             return
         for each in self._device.receive(path, fetched, stops=[*path.states]):
             self.moved.restored[each.pool] += len(each.source)
-            self._copies += fetched.copies(each)
+            for copy in fetched.copies(each):
+                self._decide(copy)
 
     def locks(self) -> set[int]:
         """Serials of the locks that are open: each is of something that is to be written to storage."""
-        waiting = {keep.receipt.serial for keeps in (self._keeps, *self._in_flight) for keep in keeps}
+        in_flight = [keeps for _, keeps in self._in_flight]
+        waiting = {keep.receipt.serial for keeps in (self._keeps, *in_flight) for keep in keeps}
         return waiting | (self.storage.locks() if self.storage else set())
 
     def usage(self) -> HostUsage:
@@ -172,19 +181,30 @@ class Host:
         """Returns how many of the first `limit` tokens the host has, usable or not."""
         return self.tier.tree.reaches(key, limit)[FULL]
 
-    def take_copies(self) -> list[HostCopy]:
-        """Returns the copies decided since the last call, to be done in this order."""
+    def take_copies(self, reads: Touched, writes: Touched) -> HostCopies:
+        """Returns the copies decided since the last call, and what a step must come behind that reads and writes these
+        slots of the device."""
         copies, self._copies = self._copies, []
+        taken = HostCopies(self.crossings.num_taken + 1, copies, self.crossings.before(reads, writes))
+        self.crossings.num_taken = taken.number
         if self.storage:
-            self._in_flight.append(self._keeps)
+            self._in_flight.append((taken.number, self._keeps))
             self._keeps = []
-            self._unlock(self.storage.written())
-        return copies
+        self._unlock_written()
+        return taken
 
-    def copied(self) -> None:
-        """The copies taken first of those that this was not called for are done."""
-        if self.storage:
-            for keep in self._in_flight.popleft():
+    def take_late_copies(self) -> HostCopies | None:
+        """Like `take_copies`, while no step is on its way. None where all copies are done."""
+        if self._copies or self._keeps or self.crossings.num_done < self.crossings.num_taken:
+            return self.take_copies({}, {})
+        self._unlock_written()
+        return None
+
+    def copied(self, number: int) -> None:
+        """The copies taken under this number are done, and all before them."""
+        self.crossings.num_done = max(self.crossings.num_done, number)
+        while self.storage and self._in_flight and self._in_flight[0][0] <= number:
+            for keep in self._in_flight.popleft()[1]:
                 if not self.storage.write(keep):
                     self.tier.tree.unlock(keep.receipt)
 
@@ -192,10 +212,14 @@ class Host:
         """Drops everything but what storage has."""
         if self.storage:
             self._unlock(self.storage.drain())
-            for keeps in (self._keeps, *self._in_flight):
+            for keeps in (self._keeps, *(keeps for _, keeps in self._in_flight)):
                 self._unlock(keep.receipt for keep in keeps)
                 keeps.clear()
         self.tier.execute(self.tier.tree.clear())
+
+    def _unlock_written(self) -> None:
+        if self.storage:
+            self._unlock(self.storage.written())
 
     def _unlock(self, receipts: Iterable[Receipt]) -> None:
         for receipt in receipts:
@@ -204,4 +228,8 @@ class Host:
     def _note(self, carried: list[Carried], counts: dict[str, int], *, to_host: bool) -> None:
         for each in carried:
             counts[each.pool] += len(each.source)
-            self._copies.append(HostCopy(each.pool, to_host, each.source, each.target))
+            self._decide(HostCopy(each.pool, to_host, each.source, each.target))
+
+    def _decide(self, copy: HostCopy) -> None:
+        self.crossings.note(copy)
+        self._copies.append(copy)

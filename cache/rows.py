@@ -73,12 +73,29 @@ class Rows:
         """Returns the first slots of the row's own pages from `start`, a page's beginning, to its reserved end."""
         return self.table[row, max(start, self.shared[row]) : self.reserved[row] : self._page_size]
 
+    def slide(self, rows: Int32, edges: Int32) -> Int32:
+        """Counts the rows' own sliding twins below these positions, beginnings of pages, as freed. Returns the first
+        slots of the pages that this concerns."""
+        starts = np.maximum(self.slid[rows], self.shared[rows])
+        self.slid[rows] = np.maximum(self.slid[rows], edges)
+        counts = np.maximum(edges - starts, 0) // self._page_size
+        total = int(counts.sum())
+        if not total:
+            return self.table[0, :0]
+        nth = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+        slots: Int32 = self.table[np.repeat(rows, counts), np.repeat(starts, counts) + nth * self._page_size]
+        return slots
+
     def take_writes(self) -> TableWrites:
-        """Returns the entries written since the last call, as they are now: an entry written twice has one value."""
+        """Returns the entries of open rows written since the last call, as they are now: an entry written twice has one
+        value."""
         if not self._written:
             return TableWrites.none()
         spans = np.array(self._written, np.int32)
         self._written = []
+        spans = spans[spans[:, 2] <= self.reserved[spans[:, 0]]]  # else its row was closed before anybody read it
+        if not len(spans):
+            return TableWrites.none()
         lengths = spans[:, 2] - spans[:, 1]
         ends = np.cumsum(lengths, dtype=np.int32)
         rows = np.repeat(spans[:, 0], lengths)

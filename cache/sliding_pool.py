@@ -16,6 +16,11 @@ class SlidingPool:
         self._page_size = page_size
         self._changed: list[Int32] = []
 
+    def of(self, slots: Int32) -> Int32:
+        """The twin of each of these full slots; a slot of page 0 for one without."""
+        size = np.int32(self._page_size)
+        return self.twins[slots] if size == 1 else self.twins[slots // size] * size + slots % size
+
     def pair(self, full_pages: Int32) -> None:
         """Gives each of these full pages a twin; the caller has made sure that so many are free."""
         self.twins[full_pages] = self.slots.allocate(len(full_pages))

@@ -94,6 +94,13 @@ class Tree:
         """Finds the longest usable prefix of the first `limit` tokens, makes a node end there, and marks it as used."""
         return self._match(key, limit, self.components)
 
+    def peek(self, key: Key, limit: int) -> Match:
+        """Like `match`, and leaves no trace: the node may go on behind the match."""
+        tokens = key.tokens(limit, self.page_size)
+        found = walk(self.root, key.namespace, tokens, self.page_size, self.components)
+        node = found.path[-1] if found.path else self.root
+        return Match(node.id, found.num_tokens, _slots(found.path)[: found.num_tokens], found.reaches)
+
     def reach(self, key: Key, limit: int) -> Match:
         """Like `match`, of all tokens that the tree has, usable or not."""
         return self._match(key, limit, [self.full])

@@ -8,6 +8,18 @@ from corymb.cache.slots import Slots
 if TYPE_CHECKING:
     from corymb.cache.cache import Cache
 
+UNBOUNDED = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """Tokens that `grow` could hand out now, by pool, free or evictable; and rows that it could give a state.
+    UNBOUNDED where there is no such pool."""
+
+    full: int
+    sliding: int
+    states: int
+
 
 @dataclass(frozen=True, slots=True)
 class PoolUsage:
@@ -26,6 +38,16 @@ class ComponentUsage:
     evictable: int
     protected: int  # locked by open leases
     num_tombstones: int  # nodes without it
+
+
+def available(cache: "Cache") -> Available:
+    """What is free or may go."""
+    full, sliding, states = cache.full.num_free_tokens + cache.tree.full.evictable, UNBOUNDED, UNBOUNDED
+    if cache.sliding and cache.sliding_pool:
+        sliding = cache.sliding_pool.slots.num_free_tokens + cache.sliding.evictable
+    if cache.recurrent and cache.state_pool:
+        states = cache.state_pool.slots.num_free + cache.recurrent.evictable + cache.state_pool.num_kept
+    return Available(full, sliding, states)
 
 
 def pool_usage(cache: "Cache") -> dict[str, PoolUsage]:

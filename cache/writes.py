@@ -1,5 +1,6 @@
 """Changes of host tables that a device copy has to follow."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +56,12 @@ class StateWrites:
     after_to: Int32
     landmarks: Landmarks | None = None
 
+    @property
+    def written(self) -> Int32:
+        """Every slot that the step writes to."""
+        passed = self.landmarks.slots if self.landmarks else self.zero[:0]
+        return np.concatenate((self.slots, self.zero, self.before_to, self.after_to, passed))
+
     @staticmethod
     def only(slots: Int32, landmarks: Landmarks | None = None) -> "StateWrites":
         """Rows that go on from the states in `slots`, and nothing else."""
@@ -80,6 +87,19 @@ class HostCopy:
     source: Int32
     target: Int32
     contents: Rows | None = None  # instead of the host's pool: what was read from storage; `source` are its rows
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopies:
+    """Copies that are done in this order, behind those of all lower numbers, and beside the device's other work.
+
+    They begin when the steps planned before are computed. A step's own forward comes behind those numbered up to
+    `awaited`, which bring what it reads, or touch what it overwrites; the others it neither needs nor disturbs.
+    """
+
+    number: int = 0  # 0: there is no second tier
+    copies: Sequence[HostCopy] = ()
+    awaited: int = 0  # 0: none that may be on its way
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 import triton.language as tl
 
-from corymb.kernels.triton_jit import jit
+from corymb.kernels.triton_jit import Count, jit
+from corymb.kernels.triton_prefetch import ask_for_share
 
 
 # fmt: off
@@ -22,13 +23,21 @@ def gelu_tanh(x: tl.tensor) -> tl.tensor:
 @jit
 def gate_rows(
     gate_up: tl.tensor, out: tl.tensor, in_stride: tl.tensor, out_stride: tl.tensor,
-    SIZE: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr, EARLY: tl.constexpr,
+    ahead: tl.tensor, ahead_rows: "Count", ahead_stride: "Count", ahead_lines: "Count",
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr,
 ) -> None:
-    """Program (r, b) does block b of row r: gate [0, SIZE), up [SIZE, 2 SIZE)."""
+    """Program (AHEAD + r, b) does block b of row r: gate [0, SIZE), up [SIZE, 2 SIZE). Those before ask for the
+    beginning of the weight `ahead`."""
+    if AHEAD > 0:  # noqa: SIM102 - without it there is no second condition
+        if tl.program_id(0) < AHEAD:
+            program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+            asking = AHEAD * tl.num_programs(1)
+            ask_for_share(ahead, program, asking, ahead_rows, ahead_stride, ahead_lines, 256)
+            return
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    row = tl.program_id(0).to(tl.int64)
+    row = (tl.program_id(0) - AHEAD).to(tl.int64)
     index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = index < SIZE
     gate = tl.load(gate_up + row * in_stride + index, mask=inside, other=0.0)

@@ -14,6 +14,7 @@ from corymb.kernels.triton_plan import (
     TILE_TOKEN,
     TILE_WIDTH,
 )
+from corymb.kernels.triton_prefetch import ask_when_done
 from corymb.kernels.triton_sinks import take_sinks
 
 
@@ -92,16 +93,18 @@ def attend_lanes(
     part_totals: tl.tensor, part_norms: tl.tensor, sinks: tl.tensor, scale: tl.tensor, value_scale: tl.tensor,
     q_token_stride: tl.tensor, q_head_stride: tl.tensor, slot_stride: tl.tensor, head_stride: tl.tensor,
     table_stride: tl.tensor, num_lanes: "Count",
+    ahead: tl.tensor, ahead_rows: "Count", ahead_stride: "Count", ahead_lines: "Count",
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
     HAS_MAP: tl.constexpr, SPLIT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, SINKS: tl.constexpr, EARLY: tl.constexpr,
+    PART_STAGES: tl.constexpr, WIDEN: tl.constexpr, SINKS: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr,
 ) -> None:
     """Program i × NUM_KV_HEADS + h is lane i of KV head h: neighbours read the same tokens' heads, which lie together.
 
     SPLIT lanes follow `plan_lanes`; whichever lane finishes a tile last merges its parts. Without SPLIT each tile stays
     with one lane, so that a token's sums have one order in every batch. EARLY: the plan and the page table must have
     been written before the kernel that stands before this one, which only prepares q and the new keys and values.
+    AHEAD: a lane that is done asks for a share of the beginning of the weight `ahead`.
     """
     head = tl.program_id(0) % NUM_KV_HEADS
     lane = tl.program_id(0) // NUM_KV_HEADS
@@ -162,4 +165,5 @@ def attend_lanes(
         else:
             tile += num_lanes
             block = tile
+    ask_when_done(ahead, ahead_rows, ahead_stride, ahead_lines, AHEAD)
 # fmt: on

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec, Chosen, HeadChanges, KVLayer, RaggedLayout, slots_of
+from corymb.kernels.triton_ahead import Ahead, nothing_ahead
 from corymb.kernels.triton_attend import attend_lanes
 from corymb.kernels.triton_jit import Launch, next_power_of_2
 from corymb.kernels.triton_latent_attention import TritonLatents
@@ -93,8 +94,10 @@ class TritonAttention:
         launch: Launch,
         deterministic: bool = False,
         choose: ChooseTiling = choose_tiling,
+        ahead: Ahead | None = None,
     ) -> None:
         self._limits = limits
+        self._ahead = ahead or nothing_ahead()
         self._launch = launch
         self._deterministic = deterministic
         self._operations = TritonOperations(launch)
@@ -185,6 +188,7 @@ class TritonAttention:
             cache.keys.stride(1),
             layout.table.stride(0),
             num_lanes,
+            **self._ahead.arguments(q, num_lanes * spec.num_kv_heads),
             NUM_KV_HEADS=spec.num_kv_heads,
             GROUP=spec.num_heads // spec.num_kv_heads,
             HEAD_DIM=spec.head_dim,

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from corymb.kernels.operations import Activation, Norm
 from corymb.kernels.triton_activations import gelu_tanh, silu
+from corymb.kernels.triton_ahead import Ahead, nothing_ahead
 from corymb.kernels.triton_jit import Count, Launch, jit, next_power_of_2
-from corymb.kernels.triton_prefetch import LINE_BYTES, prefetch_lines
+from corymb.kernels.triton_prefetch import LINE_BYTES, ask_when_done, prefetch_lines
 from corymb.kernels.triton_products import INVARIANT_ROWS, Shape, Size, choose_shape
 
 
@@ -27,13 +28,15 @@ def prefetch(
 def multiply_rows(
     x: tl.tensor, weight: tl.tensor, norm_weight: tl.tensor, bias: tl.tensor, out: tl.tensor,
     num_rows: "Count", x_stride: tl.tensor, out_stride: tl.tensor, eps: tl.tensor,
+    ahead: tl.tensor, ahead_rows: "Count", ahead_stride: "Count", ahead_lines: "Count",
     N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, STAGES: tl.constexpr,
-    WIDEN: tl.constexpr, EARLY: tl.constexpr, PREFETCH: tl.constexpr,
+    WIDEN: tl.constexpr, EARLY: tl.constexpr, PREFETCH: tl.constexpr, AHEAD: tl.constexpr,
 ) -> None:
     """Program (n, m) computes outputs [n × BLOCK_N, …) of rows [m × BLOCK_M, …).
 
-    NORM: x is normed first. GATE 1 or 2 (silu, gelu): the weight holds N gates, then N ups. ADD: added to `out`.
+    NORM: x is normed first. GATE 1 or 2 (silu, gelu): the weight holds N gates, then N ups. ADD: added to `out`. AHEAD:
+    when a program has read its part, it asks for a share of the beginning of the weight `ahead`.
     """
     output = tl.program_id(0) * BLOCK_N
     if PREFETCH > 0:
@@ -66,6 +69,7 @@ def multiply_rows(
         total = add_product(value, w_place + start, total, present, whole, WIDEN)
         if GATE > 0:
             up_total = add_product(value, w_place + start + N * K, up_total, present, whole, WIDEN)
+    ask_when_done(ahead, ahead_rows, ahead_stride, ahead_lines, AHEAD)
     if NORM:
         inverse = (1.0 / tl.sqrt(squares / K + eps))[:, None]
         total *= inverse
@@ -108,12 +112,13 @@ def multiply(
     add_to: Tensor | None = None,
     shape: Shape | None = None,
     invariant: bool = False,
+    ahead: Ahead | None = None,
 ) -> Tensor:
     """Returns x @ weight.T of x [M, K] and weight [N, K]. M is at most `triton_products.MOST_ROWS`, unless `invariant`:
     then all rows are computed in tiles of one size, whatever M.
 
     With `norm`, x is normed first; with `gate` ("silu", "gelu_tanh") the weight's first half gates its second; with
-    `add_to` [M, N] the product is added to it in place, and it is returned.
+    `add_to` [M, N] the product is added to it in place, and it is returned. `ahead`: see there.
     """
     num_rows, num_inputs = x.shape
     num_outputs = weight.shape[0] // (2 if gate else 1)
@@ -121,7 +126,8 @@ def multiply(
     shape = shape or choose_shape(Size(block_m, num_outputs, num_inputs), gated=gate is not None)
     num_stages = max(2, shape.num_stages * 2 // weight.element_size())  # wide numbers take the memory of two
     out = add_to if add_to is not None else torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
-    multiply_rows[(-(-num_outputs // shape.block_n), -(-num_rows // block_m))](
+    grid = (-(-num_outputs // shape.block_n), -(-num_rows // block_m))
+    multiply_rows[grid](
         x,
         weight,
         weight if norm is None else norm.weight,
@@ -131,6 +137,7 @@ def multiply(
         x.stride(0),
         out.stride(0),
         0.0 if norm is None else norm.eps,
+        **(ahead or nothing_ahead()).arguments(x, grid[0] * grid[1]),
         N=num_outputs,
         K=num_inputs,
         BLOCK_M=block_m,

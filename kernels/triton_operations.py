@@ -5,6 +5,7 @@ from torch import Tensor
 
 from corymb.kernels.attention import AttentionSpec, HeadChanges, KVLayer
 from corymb.kernels.triton_activations import gate_rows
+from corymb.kernels.triton_ahead import Ahead, nothing_ahead
 from corymb.kernels.triton_heads import prepare_heads
 from corymb.kernels.triton_jit import Launch, next_power_of_2
 from corymb.kernels.triton_norms import norm_rows
@@ -17,8 +18,9 @@ HEADS_PER_PROGRAM = 8
 class TritonOperations:
     """Implements `Operations`: one launch each, all of them fit for a CUDA graph."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, ahead: Ahead | None = None) -> None:
         self._launch = launch
+        self._ahead = ahead or nothing_ahead()
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See Operations."""
@@ -55,8 +57,8 @@ class TritonOperations:
         self._prepare(heads, changes, spec, cache, slots)
 
     def _norm(self, x: Tensor, residual: Tensor, weight: Tensor, out: Tensor, eps: float, *, add: bool) -> None:
-        size = x.shape[-1]
-        norm_rows[(x.shape[0],)](
+        size, ahead = x.shape[-1], self._ahead.arguments(x)
+        norm_rows[(int(ahead["AHEAD"]) + x.shape[0],)](
             x,
             residual,
             weight,
@@ -65,6 +67,7 @@ class TritonOperations:
             residual.stride(0),
             out.stride(0),
             eps,
+            **ahead,
             SIZE=size,
             BLOCK=next_power_of_2(size),
             ADD=add,
@@ -75,11 +78,14 @@ class TritonOperations:
     def _gate(self, gate_up: Tensor, *, gelu: bool) -> Tensor:
         num_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty((num_rows, size), dtype=gate_up.dtype, device=gate_up.device)
-        gate_rows[(num_rows, -(-size // GATE_BLOCK))](
+        num_blocks = -(-size // GATE_BLOCK)
+        ahead = self._ahead.arguments(gate_up, -(-self._ahead.num_programs // num_blocks))
+        gate_rows[(int(ahead["AHEAD"]) + num_rows, num_blocks)](
             gate_up,
             out,
             gate_up.stride(0),
             out.stride(0),
+            **ahead,
             SIZE=size,
             BLOCK=GATE_BLOCK,
             GELU=gelu,

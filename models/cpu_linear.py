@@ -49,12 +49,15 @@ class HalfLinear:
         low, high = weight.aminmax()
         if not (low >= -HALF_MAX and high <= HALF_MAX):
             raise UnsupportedModel("The model has weights beyond float16's range; serve it with --dtype float32.")
-        packed = torch.ops.quantized.linear_prepack_fp16(weight, _own(bias))
-        self._multiply = _scripted(_HalfProduct(packed))
+        self._multiply = _half_product(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See Linear."""
-        return self._multiply(x)
+        num_rows = len(x)
+        missing = num_alike(num_rows) - num_rows
+        if missing:
+            x = torch.nn.functional.pad(x, (0, 0, 0, missing))
+        return self._multiply(x)[:num_rows]
 
 
 class Int8Linear:
@@ -71,6 +74,25 @@ class Int8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """See Linear."""
         return self._multiply(x)
+
+
+@functools.cache
+def num_alike(num_rows: int) -> int:
+    """The least number of rows, from `num_rows` on, in which FBGEMM sums all of them in the one order.
+
+    It divides rows among kernels of several heights, and on CPUs without AVX-512 the lowest ones sum in another order
+    than the rest: what this one does with equal rows decides.
+    """
+    one = torch.linspace(-1, 3, 48)[None].exp()
+    multiply = _half_product(torch.linspace(-2, 2, 64 * 48).sin().view(64, 48), None)
+    usual = multiply(one.expand(60, -1))[0]  # 60 rows are whole kernels of every height
+    while not bool((multiply(one.expand(num_rows, -1)) == usual).all()):
+        num_rows += 1
+    return num_rows
+
+
+def _half_product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    return _scripted(_HalfProduct(torch.ops.quantized.linear_prepack_fp16(weight, _own(bias))))
 
 
 def _own(bias: Tensor | None) -> Tensor | None:

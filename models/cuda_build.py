@@ -11,9 +11,11 @@ from corymb.kernels.attention import Attention, AttentionSpec, GraphAttention
 from corymb.kernels.mixed_attention import MixedAttention
 from corymb.kernels.select import Selected, UnavailableBackend, has_flashinfer, select
 from corymb.kernels.torch_attention import TorchAttention
+from corymb.kernels.triton_ahead import Ahead
 from corymb.kernels.triton_allotting import TritonAllotting
 from corymb.kernels.triton_attention import Limits, TritonAttention
 from corymb.kernels.triton_block_attention import TritonBlocks
+from corymb.kernels.triton_carrying import TritonCarrier
 from corymb.kernels.triton_jit import Launch, is_interpreted
 from corymb.kernels.triton_operations import TritonOperations
 from corymb.kernels.triton_recurrence import TritonRecurrence
@@ -79,6 +81,7 @@ class CudaParts:
         self.group = group
         self._most_width = 1  # tokens of a row that decodes
         self.launch = _launch(device, early=options.early_launch)
+        self._ahead = Ahead(0 if is_interpreted() else options.ahead_bytes, self.launch.num_sms)
         self.selected: Selected = select(options.attention, has_flashinfer=has_flashinfer() and not is_interpreted())
 
     def suit(self, specs: Sequence[AttentionSpec], speculation: Speculation | None = None) -> None:
@@ -104,14 +107,21 @@ class CudaParts:
         """The same, with what this GPU's models are built with."""
         return replace(
             options,
-            operations=TritonOperations(self.launch),
+            operations=TritonOperations(self.launch, self._ahead),
             recurrence=TritonRecurrence(self.launch, exact=self._options.attention.deterministic),
             makers=self._makers(options.dtype),
         )
 
     def _makers(self, dtype: torch.dtype) -> Makers:
         deterministic = self._options.attention.deterministic
-        linear = CudaLinears(dtype, self.launch, self._options.fused_rows, deterministic=deterministic)
+        linear = CudaLinears(
+            dtype,
+            self.launch,
+            self._options.fused_rows,
+            deterministic=deterministic,
+            library_adds=self._options.library_adds,
+            ahead=self._ahead,
+        )
         return Makers(
             linear=linear,
             exact=CudaExactLinears(self.launch, deterministic),
@@ -178,7 +188,14 @@ class CudaParts:
             sampling=sampling,
             launch=self.launch,
             states=states,
-            host=make_host_pools([*specs, *drafted], [*kv, *draft_kv], states.pools if states else (), config, place),
+            host=make_host_pools(
+                [*specs, *drafted],
+                [*kv, *draft_kv],
+                states.pools if states else (),
+                config,
+                place,
+                carrier=lambda tensors: TritonCarrier(tensors, self.launch),
+            ),
             records=DeviceRecords(model, config, dtype, place, num_tokens=self._most_width)
             if drafting and states
             else None,
@@ -246,6 +263,7 @@ class CudaParts:
             kv_dtype=types.pools,
             launch=self.launch,
             deterministic=self._options.attention.deterministic,
+            ahead=self._ahead,
         )
 
     def _flashinfer(self, specs: Sequence[AttentionSpec], config: CacheConfig, types: Types) -> GraphAttention:

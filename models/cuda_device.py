@@ -16,12 +16,25 @@ class Mark(Protocol):
         """Puts the mark behind everything queued so far."""
         ...
 
+    def passed(self) -> bool:
+        """Whether the device has passed the mark."""
+        ...
+
     def synchronize(self) -> None:
         """Blocks until the device has passed the mark."""
         ...
 
     def seconds_since(self, earlier: "Mark") -> float:
         """Device time between two marks that were passed."""
+        ...
+
+
+class Lane(Protocol):
+    """Work that the device does in its own order, beside what is queued elsewhere."""
+
+    def queue(self, work: Callable[[], None]) -> Mark:
+        """Queues what `work` queues, behind everything queued so far, here and elsewhere. Returns the mark of its
+        end."""
         ...
 
 
@@ -32,6 +45,14 @@ class Device(Protocol):
 
     def mark(self) -> Mark:
         """A new mark."""
+        ...
+
+    def lane(self) -> Lane:
+        """A new lane."""
+        ...
+
+    def wait(self, mark: Mark) -> None:
+        """Has all that is queued from now on, but in lanes, come behind the mark."""
         ...
 
     def pinned(self, size: int) -> Tensor:
@@ -65,6 +86,14 @@ class CudaMark:
         """See Mark."""
         self._event.record()
 
+    def passed(self) -> bool:
+        """See Mark."""
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def before(self, stream: torch.cuda.Stream) -> None:
+        """Has the stream's further work come behind the mark."""
+        stream.wait_event(self._event)
+
     def synchronize(self) -> None:
         """See Mark. Lets other threads run meanwhile."""
         self._event.synchronize()
@@ -73,6 +102,23 @@ class CudaMark:
         """See Mark."""
         assert isinstance(earlier, CudaMark), "marks of two kinds of device"
         return float(earlier._event.elapsed_time(self._event)) / 1000
+
+
+class CudaLane:
+    """A stream of its own. What is allocated for its work is reused by its work alone."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def queue(self, work: Callable[[], None]) -> Mark:
+        """See Lane."""
+        end = CudaMark()
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            work()
+            end.record()
+        return end
 
 
 class CudaDevice:
@@ -86,6 +132,15 @@ class CudaDevice:
     def mark(self) -> Mark:
         """See Device."""
         return CudaMark()
+
+    def lane(self) -> Lane:
+        """See Device."""
+        return CudaLane(self.device)
+
+    def wait(self, mark: Mark) -> None:
+        """See Device."""
+        assert isinstance(mark, CudaMark), "a mark of another kind of device"
+        mark.before(torch.cuda.current_stream(self.device))
 
     def pinned(self, size: int) -> Tensor:
         """See Device."""
@@ -172,12 +227,25 @@ class HostMark:
     def record(self) -> None:
         """See Mark."""
 
+    def passed(self) -> bool:
+        """See Mark."""
+        return True
+
     def synchronize(self) -> None:
         """See Mark."""
 
     def seconds_since(self, earlier: "Mark") -> float:  # noqa: ARG002
         """See Mark."""
         return 0.0
+
+
+class HostLane:
+    """On a host nothing is done beside anything."""
+
+    def queue(self, work: Callable[[], None]) -> Mark:
+        """See Lane."""
+        work()
+        return HostMark()
 
 
 class HostDevice:
@@ -188,6 +256,13 @@ class HostDevice:
     def mark(self) -> Mark:
         """See Device."""
         return HostMark()
+
+    def lane(self) -> Lane:
+        """See Device."""
+        return HostLane()
+
+    def wait(self, mark: Mark) -> None:
+        """See Device."""
 
     def pinned(self, size: int) -> Tensor:
         """See Device."""

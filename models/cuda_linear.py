@@ -1,12 +1,13 @@
 """Products on a GPU: ours for few rows, where what stands around them is fused in, and the library's for many."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from corymb.kernels.operations import Activation, Norm
+from corymb.kernels.triton_ahead import MOST_ROWS, Ahead, nothing_ahead
 from corymb.kernels.triton_jit import Launch
 from corymb.kernels.triton_linear import multiply
 from corymb.kernels.triton_products import Size, fits, fuses_gate, fuses_norm, wins
@@ -16,12 +17,15 @@ from corymb.models.linear import Part
 @dataclass(frozen=True, slots=True)
 class CudaLinears:
     """Makes products. `fused_rows`: up to so many rows ours are used. `deterministic`: ours for any number of rows, in
-    tiles of one size, so that a row's result never depends on those beside it."""
+    tiles of one size, so that a row's result never depends on those beside it. `library_adds`: where the library's are
+    used for few rows, it adds them, too."""
 
     dtype: torch.dtype
     launch: Launch
     fused_rows: int
     deterministic: bool = False
+    library_adds: bool = False
+    ahead: Ahead = field(default_factory=nothing_ahead)
 
     def __call__(self, weight: Tensor, bias: Tensor | None, /) -> "CudaLinear":
         """See MakeLinear."""
@@ -38,22 +42,47 @@ class CudaLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """See Linear."""
+        ours = self._is_ours(len(x))
+        self._kind.ahead.passed(self._weight, len(x), asks=ours)
         if self._kind.deterministic:
             return multiply(x, self._weight, launch=self._kind.launch, bias=self._bias, invariant=True)
-        if self._may_be_ours(len(x)) and wins(self._size(len(x))):
+        if ours:
             return multiply(x, self._weight, launch=self._kind.launch, bias=self._bias)
         return F.linear(x, self._weight, self._bias)
 
     def fuses(self, num_rows: int, part: Part) -> bool:
         """See FusedLinear."""
         decide = {"norm": fuses_norm, "gate": fuses_gate, "addition": wins}[part]
-        return self._may_be_ours(num_rows) and decide(self._size(num_rows))
+        if self._may_be_ours(num_rows) and decide(self._size(num_rows)):
+            return True
+        return part == "addition" and self._library_adds(num_rows)
 
     def fused(
         self, x: Tensor, *, norm: Norm | None = None, gate: Activation | None = None, add_to: Tensor | None = None
     ) -> Tensor:
         """See FusedLinear."""
-        return multiply(x, self._weight, launch=self._kind.launch, bias=self._bias, norm=norm, gate=gate, add_to=add_to)
+        kind, weight = self._kind, self._weight
+        ours = add_to is None or self._is_ours(len(x))
+        kind.ahead.passed(weight, len(x), asks=ours)
+        if not ours and add_to is not None:
+            return add_to.addmm_(x, weight.t())
+        return multiply(
+            x,
+            weight,
+            launch=kind.launch,
+            bias=self._bias,
+            norm=norm,
+            gate=gate,
+            add_to=add_to,
+            ahead=kind.ahead if gate else None,
+        )
+
+    def _is_ours(self, num_rows: int) -> bool:
+        return self._may_be_ours(num_rows) and wins(self._size(num_rows))
+
+    def _library_adds(self, num_rows: int) -> bool:
+        kind = self._kind
+        return kind.library_adds and not kind.deterministic and self._bias is None and num_rows <= MOST_ROWS
 
     def _may_be_ours(self, num_rows: int) -> bool:
         return not self._kind.deterministic and num_rows <= self._kind.fused_rows and fits(self._weight, num_rows)

@@ -16,3 +16,5 @@ class CudaOptions:
     max_step_tokens: int = 16384 + 512
     fused_rows: int = 128  # up to so many tokens a step's products are ours where that is faster (triton_products)
     early_launch: bool = True  # let a kernel's start overlap the end of the one before
+    ahead_bytes: int = 0  # of the next product's weight that small kernels ask for meanwhile
+    library_adds: bool = False  # let the library's products of few rows add to the residual

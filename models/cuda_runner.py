@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corymb.cache.writes import HostCopy
+from corymb.cache.writes import HostCopies
 from corymb.kernels.attention import RaggedLayout
 from corymb.models import prompt_logprobs
+from corymb.models.cuda_copies import CudaCopies
 from corymb.models.cuda_decode import Decode, Parts, begin, end
 from corymb.models.cuda_device import Device, Mark
 from corymb.models.cuda_graphs import Graphs
@@ -70,10 +71,13 @@ class Returned:
 class CudaStep:
     """A step whose forward is queued, and its sampling too unless rows wait for masks."""
 
-    def __init__(self, plan: StepPlan, begun: Mark, finish: Callable[[Masks | None], Returned]) -> None:
+    def __init__(
+        self, plan: StepPlan, begun: Mark, finish: Callable[[Masks | None], Returned], copies: CudaCopies | None
+    ) -> None:
         """`finish` queues the sampling and the way back to the host."""
         self._plan = plan
         self._begun = begun
+        self._copies = copies
         self._finish = finish
         self._returned = finish(None) if plan.constrained is None else None
 
@@ -105,6 +109,7 @@ class CudaStep:
             prompt_logprobs=prompt_entries,
             embeddings=reported.pooled.read() if reported.pooled else {},
             errors=dict.fromkeys(sorted(failed), UNUSABLE),
+            copied=self._copies.num_done if self._copies else None,
         )
 
 
@@ -132,9 +137,11 @@ class CudaRunner:
         self._reported = torch.zeros(most_rows, dtype=torch.int32, device=device.device)
         self._results = [device.pinned(most_rows) for _ in range(NUM_RESULTS)]
         self._turn = 0
+        self._copies = CudaCopies(parts.host, device) if parts.host else None
         self._speculating: Speculating | None = None
         if parts.speculator:
-            self._speculating, graph_tiers = Speculating(parts, parts.speculator, device, graph_tiers), ()
+            speculating = Speculating(parts, parts.speculator, device, graph_tiers, self._copies)
+            self._speculating, graph_tiers = speculating, ()
         self._decodes = {tier: Decode(parts, self._staging, self._reported, tier) for tier in graph_tiers}
         with torch.inference_mode():
             self._prefills = Prefills(parts, device, self._staging, prefill_tiers)
@@ -145,8 +152,8 @@ class CudaRunner:
         """Queues one step behind those launched before."""
         begun = self._device.mark()
         begun.record()
-        if self.parts.host:
-            self.parts.host.copy(plan.copies)
+        if self._copies:
+            self._copies.queue(plan.copies)
         self.parts.rows.apply(plan)
         for opened in plan.opened:
             self.parts.sampler.open(opened)
@@ -163,13 +170,13 @@ class CudaRunner:
         forwarded = self._ragged(plan) if tier is None else self._decode(plan, tier)
         if states and writes:
             states.after(writes)
-        return CudaStep(plan, begun, lambda masks: self._finish(plan, forwarded, masks))
+        return CudaStep(plan, begun, lambda masks: self._finish(plan, forwarded, masks), self._copies)
 
     @torch.inference_mode()
-    def copy(self, copies: Sequence[HostCopy]) -> None:
+    def copy(self, copies: HostCopies) -> None:
         """Does copies that belong to no step, behind those launched before."""
-        assert self.parts.host, "copies for a cache without a second tier"
-        self.parts.host.copy(copies)
+        assert self._copies, "copies for a cache without a second tier"
+        self._copies.queue(copies)
         self._device.synchronize()
 
     def close(self) -> None:

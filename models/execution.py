@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corymb.cache.writes import HostCopy
+from corymb.cache.writes import HostCopies
 from corymb.kernels.attention import Attention, KVLayer
 from corymb.kernels.sampling import Choice
 from corymb.models import prompt_logprobs
@@ -160,10 +160,10 @@ class Execution:
         return DeviceSamples(plan.samples, choice, scores, prompt_scores, pooled, forward_s)
 
     @torch.inference_mode()
-    def copy(self, copies: Sequence[HostCopy]) -> None:
+    def copy(self, copies: HostCopies) -> None:
         """Moves what the cache has between the device's pools and the host's."""
         if self.host:
-            self.host.copy(copies)
+            self.host.copy(copies.copies)
 
     def compute(self, plan: StepPlan) -> Computed:
         """See Target."""

@@ -1,8 +1,8 @@
 """The second tier's memory: pools on the host, and copies between them and the device's."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,16 +17,47 @@ WIDE = torch.int64
 MOST_AT_ONCE = 256  # slots a copy: bounds what it needs of the device beside the pools
 
 
+class Carrier(Protocol):
+    """Brings together what the tensors of a device pool keep in some slots."""
+
+    def gather(self, slots: Tensor) -> Tensor:
+        """What lies in `slots` int64 [N], all that is one slot's side by side."""
+        ...
+
+    def put(self, packed: Tensor, slots: Tensor) -> None:
+        """Sets `slots`, all different, to the rows of `packed`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TorchCarrier:
+    """For any device, in as many calls as there are tensors."""
+
+    tensors: Sequence[Tensor]  # [num_slots, numbers of a slot] each, all of one type
+
+    def gather(self, slots: Tensor) -> Tensor:
+        """See Carrier."""
+        return torch.cat([tensor.index_select(0, slots) for tensor in self.tensors], 1)
+
+    def put(self, packed: Tensor, slots: Tensor) -> None:
+        """See Carrier."""
+        begin = 0
+        for tensor in self.tensors:
+            end = begin + tensor.shape[1]
+            tensor.index_copy_(0, slots, packed[:, begin:end])
+            begin = end
+
+
 @dataclass(frozen=True, slots=True)
 class HostPool:
     """One pool: all that the tensors of a device pool keep in a slot lies together, `host[slot]`."""
 
-    device: Sequence[Tensor]  # [num_slots, numbers of a slot] each, all of one type
-    host: Tensor  # [num_host_slots, numbers of a slot in all of them], of that type
+    device: Carrier
+    host: Tensor  # [num_host_slots, numbers of a slot in all tensors], of their type
 
     def store(self, source: Tensor, target: Sequence[range]) -> None:
         """Copies slots of the device into runs of slots of the host."""
-        gathered, at = torch.cat([tensor.index_select(0, source) for tensor in self.device], 1), 0
+        gathered, at = self.device.gather(source), 0
         for run in target:
             self.host[run.start : run.stop].copy_(gathered[at : at + len(run)], non_blocking=True)
             at += len(run)
@@ -37,19 +68,15 @@ class HostPool:
         for run in source:
             gathered[at : at + len(run)].copy_(self.host[run.start : run.stop], non_blocking=True)
             at += len(run)
-        self.put(gathered, target)
+        self.device.put(gathered, target)
 
-    def put(self, gathered: Tensor, target: Tensor) -> None:
-        """Sets slots of the device to the rows of `gathered`, which lies there too, as numbers or as bytes."""
-        gathered, begin = gathered.view(self.host.dtype), 0
-        for tensor in self.device:
-            end = begin + tensor.shape[1]
-            tensor.index_copy_(0, target, gathered[:, begin:end])
-            begin = end
+    def put(self, contents: Tensor, target: Tensor) -> None:
+        """Sets slots of the device to the rows of `contents`, bytes which lie there too."""
+        self.device.put(contents.view(self.host.dtype), target)
 
 
 class HostPools:
-    """Owns the host's pools. Copies are queued behind all steps before them, and finished for those behind."""
+    """Owns the host's pools. Copies are queued where their caller queues."""
 
     def __init__(self, pools: Mapping[PoolName, HostPool], place: Place, *, layout: str) -> None:
         """`layout`: in words, what lies in a slot of each."""
@@ -79,7 +106,13 @@ class HostPools:
 
 
 def make_host_pools(
-    specs: Sequence[AttentionSpec], kv: Sequence[KVLayer], states: Sequence[Tensor], config: CacheConfig, place: Place
+    specs: Sequence[AttentionSpec],
+    kv: Sequence[KVLayer],
+    states: Sequence[Tensor],
+    config: CacheConfig,
+    place: Place,
+    *,
+    carrier: Callable[[Sequence[Tensor]], Carrier] = TorchCarrier,
 ) -> HostPools | None:
     """The pools that a cache with this configuration names; None where it has no second tier. Raises what torch raises
     where the host has too little memory."""
@@ -98,11 +131,13 @@ def make_host_pools(
         "recurrent": sizes.num_states,
     }
     layout = {name: [(tuple(one.shape[1:]), str(one.dtype)) for one in each] for name, each in tensors.items()}
-    pools = {name: _host_pool(tensors[name], count, place) for name, count in counts.items() if tensors[name]}
+    pools = {name: _host_pool(tensors[name], count, place, carrier) for name, count in counts.items() if tensors[name]}
     return HostPools(pools, place, layout=repr(layout))
 
 
-def _host_pool(tensors: Sequence[Tensor], num_slots: int, place: Place) -> HostPool:
+def _host_pool(
+    tensors: Sequence[Tensor], num_slots: int, place: Place, carrier: Callable[[Sequence[Tensor]], Carrier]
+) -> HostPool:
     flat = [tensor.view(len(tensor), -1).view(torch.uint8) for tensor in tensors]
     if all(tensor.shape[1] % WIDE.itemsize == 0 for tensor in flat):
         flat = [tensor.view(WIDE) for tensor in flat]  # gathered byte by byte, copies are several times as slow
@@ -113,7 +148,7 @@ def _host_pool(tensors: Sequence[Tensor], num_slots: int, place: Place) -> HostP
         # powers of two.
         runtime: Any = torch.cuda.cudart  # without types
         torch.cuda.check_error(int(runtime().cudaHostRegister(host.data_ptr(), host.nbytes, 0)))
-    return HostPool(flat, host)
+    return HostPool(carrier(flat), host)
 
 
 def _parts(spec: AttentionSpec, layer: KVLayer) -> Iterator[Tensor]:

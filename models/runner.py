@@ -1,12 +1,11 @@
 """Runs plans on a CPU, one worker thread behind the scheduler's: PyTorch leaves the interpreter free meanwhile."""
 
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from corymb.cache.writes import HostCopy
+from corymb.cache.writes import HostCopies
 from corymb.models.execution import Execution
 from corymb.models.speculation import Readable
 from corymb.models.threads import Threads
@@ -86,7 +85,7 @@ class CpuRunner:
         self._open.append(exchange)
         return LaunchedStep(plan, self._worker.submit(self._run, plan, exchange), exchange)
 
-    def copy(self, copies: Sequence[HostCopy]) -> None:
+    def copy(self, copies: HostCopies) -> None:
         """Does copies that belong to no step, behind those launched before."""
         self._worker.submit(self._execution.copy, copies).result()
 

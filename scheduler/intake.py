@@ -16,6 +16,8 @@ from corymb.scheduler.prefetching import Prefetching
 from corymb.scheduler.pushing import Pushing
 from corymb.scheduler.request import Request
 
+MOST_COMING = 8  # requests that wait for the host; those behind are not looked at: to tell costs walks of the tree
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -34,7 +36,8 @@ class Round:
     budget: Budget
     beginnings: Beginnings
     candidates: list[Candidate] = field(default_factory=list)
-    num_fetching: int = 0  # requests that wait for storage
+    num_fetching: int = 0  # requests that wait for storage or the host
+    num_coming: int = 0  # those of them that wait for the host
     num_held_back: int = 0  # copies that wait a step for a beginning; their seats and memory are kept for them
 
 
@@ -69,9 +72,11 @@ class Intake:
         """The first pieces of the requests that got in; they have left the queue."""
         stop: Stop | None = None
         for request in arranged:
+            if now.num_coming == MOST_COMING:
+                break
             if not self._ledger.is_settled(request):
                 continue  # retracted a moment ago: its last token is still on the way
-            if self._prefetching.waits(request):
+            if self._prefetching.waits(request) or self._waits_for_host(request, now):
                 now.num_fetching += 1
                 continue
             stop = self._try(request, now)
@@ -89,6 +94,17 @@ class Intake:
         if not pieces and not now.num_held_back and not now.num_fetching and (stop is Stop.MEMORY or num_candidates):
             self._ledger.full_since = now.step
         return pieces
+
+    def _waits_for_host(self, request: Request, now: Round) -> bool:
+        """Where others compute meanwhile, and it could be let in."""
+        if not self._ledger.num_seated or not self._has_seat(now):
+            return False
+        coming = self._prefetching.is_coming(request)
+        now.num_coming += coming
+        return coming
+
+    def _has_seat(self, now: Round) -> bool:
+        return self._ledger.num_seated + len(now.candidates) + now.num_held_back < self._ledger.seats
 
     def _hold_back(self, request: Request, now: Round) -> None:
         """A copy finds in the next step's tree what another computes now. Those behind it need not wait, but must leave
@@ -134,7 +150,7 @@ class Intake:
         return self._pushing.push_for(request, now.budget.shortfall(ask, self._free()), now.budget)
 
     def _try(self, request: Request, now: Round) -> Stop | None:
-        if self._ledger.num_seated + len(now.candidates) + now.num_held_back >= self._ledger.seats:
+        if not self._has_seat(now):
             return Stop.MEMORY
         lease = self._cache.open(request.key, self._limit(request), priority=request.urgency, fetch=request.fetch)
         if lease is None:

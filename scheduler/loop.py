@@ -96,9 +96,9 @@ class Loop:
     def _copy(self) -> None:
         """Nothing is computed: what is to be stored need not wait for the next step, which may never come."""
         copies = self._scheduler.take_copies()
-        if copies:
+        if copies is not None:
             self._runner.copy(copies)
-        self._scheduler.copied()
+            self._scheduler.copied(copies)
 
     def _commit_oldest(self) -> None:
         plan, result = self._in_flight.popleft()

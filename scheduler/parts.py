@@ -101,6 +101,7 @@ def put_together(
         states = cache.take_state_writes(one.rows, one.starts + one.widths)
     else:
         states = cache.pass_states(one.rows, one.starts, one.pending)
+    table = cache.take_table_writes()
     return StepPlan(
         step=step,
         rows=one.rows,
@@ -111,10 +112,10 @@ def put_together(
         samples=one.samples,
         num_outputs=one.num_outputs,
         opened=opened,
-        table=cache.take_table_writes(),
+        table=table,
         sliding=cache.take_sliding_writes(),
         states=states,
-        copies=cache.take_host_copies(),
+        copies=cache.take_host_copies(one.slots, table, states),
         prompt_logprobs_from=one.scores_from,
         constrained=waiting if len(waiting) else None,
         windows=one.windows,

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from corymb.cache.writes import HostCopy, SlidingWrites, StateWrites, TableWrites
+from corymb.cache.writes import HostCopies, SlidingWrites, StateWrites, TableWrites
 from corymb.scheduler.messages import Logprob, LogprobOptions, Sampling
 
 Int32 = NDArray[np.int32]
@@ -53,9 +53,9 @@ class StepPlan:
     """One ragged step.
 
     R rows of the request table take part; row r computes tokens [starts[r], starts[r] + widths[r]) of its sequence, and
-    T = widths.sum(). A runner applies a plan in this order: `copies`, `opened`, `table`, `sliding`, the new tokens'
-    slots (table[rows[r], starts[r] + j] = slots[offset[r] + j]), `states` up to the forward, the forward, the rest of
-    `states`, sampling, last_sampled[row] = token.
+    T = widths.sum(). A runner applies a plan in this order: `opened`, `table`, `sliding`, the new tokens' slots
+    (table[rows[r], starts[r] + j] = slots[offset[r] + j]), `states` up to the forward, the forward, the rest of
+    `states`, sampling, last_sampled[row] = token. All of it comes behind the `copies` that are awaited.
     """
 
     step: int
@@ -70,7 +70,7 @@ class StepPlan:
     table: TableWrites = field(default_factory=TableWrites.none)
     sliding: SlidingWrites | None = None  # None where the model has no sliding-window layers
     states: StateWrites | None = None  # None where the model has no recurrent state
-    copies: Sequence[HostCopy] = ()  # between the pools of device and host, in this order
+    copies: HostCopies = field(default_factory=HostCopies)  # between the pools of device and host
     prompt_logprobs_from: Int32 | None = None
     # [R], first position of the chunk (relative to its start) whose logits score the prompt's next token; widths[r] for
     # none. None when no row wants any.
@@ -148,6 +148,7 @@ class Sampled:
     )  # by index: this row's logits are unusable (NaN); fail it alone
     embeddings: dict[int, bytes] = field(default_factory=dict)  # by index; little-endian float32 of length 1
     drafted: Drafted | None = None  # None where nothing was drafted
+    copied: int | None = None  # number of the last copies known to be done; None: the plan's own
 
 
 class StepResult(Protocol):
@@ -175,8 +176,9 @@ class Runner(Protocol):
         """Queues one step behind those launched before. The plan's arrays must not change afterwards."""
         ...
 
-    def copy(self, copies: Sequence[HostCopy]) -> None:
-        """Does copies that belong to no step, and waits for them. Called while none is on its way."""
+    def copy(self, copies: HostCopies) -> None:
+        """Does copies that belong to no step, and waits for them and all before them. Called while no step is on its
+        way."""
         ...
 
     def close(self) -> None:

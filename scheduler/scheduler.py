@@ -2,10 +2,10 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from corymb.cache.cache import Cache
-from corymb.cache.writes import HostCopy
+from corymb.cache.writes import HostCopies
 from corymb.scheduler.config import SchedulerConfig
 from corymb.scheduler.constraint import Matchers
 from corymb.scheduler.decoding import Decoding
@@ -163,7 +163,7 @@ class Scheduler:
         started_s = time.perf_counter()
         flight = self._in_flight.popleft()
         assert flight.plan.step == plan.step, f"step {flight.plan.step} comes before step {plan.step}"
-        self._cache.copied()
+        self._cache.copied(plan.copies.number if sampled.copied is None else sampled.copied)
         if self._windows:
             expected_s = self._windows.learn(plan, sampled)
             if expected_s is not None:
@@ -171,13 +171,13 @@ class Scheduler:
         self._settling.settle(flight, sampled)
         self._tally.committed(time.perf_counter() - started_s, sampled.forward_s)
 
-    def take_copies(self) -> Sequence[HostCopy]:
-        """Copies that no step takes along: none is on its way. `copied` says that they are done."""
-        return self._cache.take_host_copies()
+    def take_copies(self) -> HostCopies | None:
+        """Copies that no step takes along: none is on its way. `copied` says that they are done. None: all are."""
+        return self._cache.take_late_copies()
 
-    def copied(self) -> None:
+    def copied(self, copies: HostCopies) -> None:
         """What `take_copies` gave is done."""
-        self._cache.copied()
+        self._cache.copied(copies.number)
 
     def take_outputs(self) -> list[Output]:
         """Outputs since the last call."""

@@ -13,7 +13,7 @@ from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fan import unavailable
 from corymb.serve.fields import Field, boolean, ignored, integer, read_numeral, refused
 from corymb.serve.parts import Parts
-from corymb.serve.requests import read_fields, read_rid, table
+from corymb.serve.requests import read_fields, read_nothing, read_rid, table
 
 _MAX_FLUSH_WAIT_S = 600.0
 _FLUSH_WAIT_S = 2.0  # a request that has just answered may hold its lease for a step more
@@ -68,6 +68,7 @@ class Admin:
 
     async def flush_cache(self, call: Call) -> None:
         """Drops everything cached. `?timeout=` seconds: how long to wait until no request holds any of it."""
+        await read_nothing(call, self._settings)
         deadline_s = time.monotonic() + _read_timeout(call.query("timeout"))
         while True:
             reply = await self._order("flush_cache", busy="cache_in_use")
@@ -119,6 +120,7 @@ class Admin:
 
     async def resume(self, call: Call) -> None:
         """Goes on after a pause."""
+        await read_nothing(call, self._settings)
         await self._tell(call, await self._order("continue"))
 
     async def start_profile(self, call: Call) -> None:
@@ -129,6 +131,7 @@ class Admin:
 
     async def stop_profile(self, call: Call) -> None:
         """Ends the recording and writes it to a file, whose name is told."""
+        await read_nothing(call, self._settings)
         await self._tell(call, await self._order("stop_profile"))
 
     async def _tell(self, call: Call, reply: Reply) -> None:

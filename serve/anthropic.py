@@ -54,7 +54,7 @@ class Anthropic:
         thinks = bool(self._parts.parsers.mark_ids.closing)
         body = chat_body(values, limits_thinking=thinks)
         with in_words_of(names(values)):
-            chat = read_fields(self._chat_fields, body, call)
+            chat = read_fields(self._chat_fields, body, call, names=names(values))
         name_ignored_members(call, values, MEMBERS | ({"thinking": ("type", "budget_tokens")} if thinks else {}))
         chat |= {name: values[name] for name in _SHARED if name in values}
         return chat | ({"stop": values["stop_sequences"]} if "stop_sequences" in values else {})

@@ -35,6 +35,8 @@ MEMBERS = {
     "thinking": ("type",),
     "tool_choice": ("type", "name", "disable_parallel_tool_use"),
     "output_config": ("format", "effort"),
+    "output_config.format": ("type", "schema"),
+    "output_format": ("type", "schema"),
 }
 _MAX_TOOLS = 512
 LEAST_BUDGET = 1024  # tokens; as Anthropic's API has it

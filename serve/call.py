@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from starlette.types import Receive, Scope, Send
 
 from corymb.serve.error_shapes import spelled_error
-from corymb.serve.errors import ApiError
+from corymb.serve.errors import ApiError, invalid
 
 Headers = Sequence[tuple[bytes, bytes]]
 _MAX_NAMED, _MAX_NAME_CHARS = 20, 64  # ignored fields that the response header names
@@ -26,8 +26,9 @@ class Call:
         self.receive = receive
         self.started = False
         self.extra_headers: list[tuple[bytes, bytes]] = []  # for whatever response follows
-        self.ignored: dict[str, None] = {}  # fields of the body that had no effect, in order
+        self.ignored: dict[str, None] = {}  # fields that had no effect, in order
         self._send = send
+        self._unread = _queries(scope)  # what the query gives beside what was asked for
         self._spell_failure: Callable[[ApiError], bytes] | None = None  # of a stream that has begun
 
     @property
@@ -37,9 +38,18 @@ class Call:
         return path
 
     def query(self, name: str) -> str | None:
-        """The first value that the query gives; None where it gives none. An empty value is one."""
-        values = urllib.parse.parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True).get(name)
+        """The value that the query gives; None where it gives none. An empty value is one.
+
+        The fields of a query that no handler asks for are named as ignored.
+        """
+        values = self._unread.pop(name, [])
+        if len(values) > 1:
+            raise invalid(name, f"is given {len(values)} times in the query: once is enough.")
         return values[0] if values else None
+
+    def query_list(self, name: str) -> list[str]:
+        """Every value that the query gives, also in the form NAME[] of some clients."""
+        return [*self._unread.pop(name, []), *self._unread.pop(f"{name}[]", [])]
 
     def header(self, name: bytes) -> bytes:
         """The first header of this lower-case name, or nothing."""
@@ -106,11 +116,17 @@ class Call:
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
 
     def _ignored_header(self) -> list[tuple[bytes, bytes]]:
-        if not self.ignored:
+        ignored = self.ignored | dict.fromkeys(self._unread)
+        if not ignored:
             return []
         # Quoted: a field's name is the client's and could hold anything.
-        names = [urllib.parse.quote(name[:_MAX_NAME_CHARS], safe="") for name in list(self.ignored)[:_MAX_NAMED]]
+        names = [urllib.parse.quote(name[:_MAX_NAME_CHARS], safe="") for name in list(ignored)[:_MAX_NAMED]]
         return [(b"x-ignored-fields", ", ".join(names).encode())]
+
+
+def _queries(scope: Scope) -> dict[str, list[str]]:
+    given: bytes = scope["query_string"]
+    return urllib.parse.parse_qs(given.decode("latin-1"), keep_blank_values=True) if given else {}
 
 
 def _too_large(max_bytes: int) -> ApiError:

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from corymb.scheduler.messages import Finish
 from corymb.serve import logprobs as spell
 from corymb.serve.answer import Choice, Head, Part, encode, finish_json, joined
 from corymb.serve.events import Content, Event, Finished, Reasoning, ToolArguments, ToolOpened
+from corymb.serve.json_arguments import is_cut
 from corymb.serve.openai_answer import OpenAIAnswer
 from corymb.serve.stream_usage import StreamUsage
 from corymb.serve.usage import Usage
@@ -24,7 +26,7 @@ class ChatAnswer(OpenAIAnswer):
         super().__init__(head, chunk_head, usage=usage, stream_usage=stream_usage)
         self._legacy = legacy
         self._opened: set[int] = set()
-        self._called: set[int] = set()
+        self._calls: dict[int, Part] = {}  # the last of each choice
 
     def spell(self, index: int, events: Sequence[Event]) -> bytes:
         """The role once, then what the choice says, then the reason of the finish once."""
@@ -46,19 +48,21 @@ class ChatAnswer(OpenAIAnswer):
             case Reasoning(text):
                 return self._chunk(index, b'{"reasoning_content":%b}' % encode(text))
             case ToolOpened(call, id, name):
-                self._called.add(index)
+                self._calls[index] = Part("call", id, name)
                 function = b'{"name":%b,"arguments":""}' % encode(name)
                 if self._legacy:
                     return self._chunk(index, b'{"function_call":%b}' % function)
                 opening = b'{"index":%d,"id":%b,"type":"function","function":%b}' % (call, encode(id), function)
                 return self._chunk(index, b'{"tool_calls":[%b]}' % opening)
             case ToolArguments(call, fragment):
+                self._calls[index].pieces.append(fragment)
                 if self._legacy:
                     return self._chunk(index, b'{"function_call":{"arguments":%b}}' % encode(fragment))
                 more = b'{"index":%d,"function":{"arguments":%b}}' % (call, encode(fragment))
                 return self._chunk(index, b'{"tool_calls":[%b]}' % more)
             case Finished(finish):
-                return self._chunk(index, b"{}", finish=finish_json(finish, called=self._reason(index in self._called)))
+                called = self._reason(self._calls.get(index), finish)
+                return self._chunk(index, b"{}", finish=finish_json(finish, called=called))
 
     def _choice(self, index: int, choice: Choice) -> bytes:
         assert choice.finish is not None
@@ -69,19 +73,21 @@ class ChatAnswer(OpenAIAnswer):
         if choice.reasoning:
             message += b',"reasoning_content":%b' % encode(choice.reasoning)
         if calls:
-            message += self._calls(calls)
+            message += self._spell_calls(calls)
         logprobs = encode(spell.chat(choice.logprobs)) if choice.logprobs else b"null"
-        parts = (index, message, logprobs, finish_json(choice.finish, called=self._reason(bool(calls))))
+        called = self._reason(calls[-1] if calls else None, choice.finish)
+        parts = (index, message, logprobs, finish_json(choice.finish, called=called))
         return b'{"index":%d,"message":%b},"logprobs":%b,%b}' % parts
 
-    def _calls(self, calls: Sequence[Part]) -> bytes:
+    def _spell_calls(self, calls: Sequence[Part]) -> bytes:
         if self._legacy:
             return b',"function_call":%b' % _function(calls[0])
         spelled = [b'{"id":%b,"type":"function","function":%b}' % (encode(call.id), _function(call)) for call in calls]
         return b',"tool_calls":%b' % joined(spelled)
 
-    def _reason(self, called: bool) -> str:
-        if not called:
+    def _reason(self, last_call: Part | None, finish: Finish) -> str:
+        """Why it finished, if for its calls: who reads this runs them. One that broke off is not to be run."""
+        if last_call is None or is_cut(last_call, finish):
             return ""
         return "function_call" if self._legacy else "tool_calls"
 

@@ -8,13 +8,13 @@ from corymb.serve.chatting import Chatting
 from corymb.serve.conversation import conversation_fields
 from corymb.serve.engine import ServedModel
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
-from corymb.serve.grammar_fields import response_format_field
+from corymb.serve.grammar_fields import format_members, response_format_field
 from corymb.serve.parts import Parts
 from corymb.serve.reasoning import reasoning_fields
 from corymb.serve.requests import generate, name_ignored_members, now_s, read_fields, read_model, request_fields, table
 from corymb.serve.sampling_fields import MAX_NEW_TOKENS, MAX_TOP_LOGPROBS, sampling_fields, structure_fields
 from corymb.serve.settings import HttpSettings
-from corymb.serve.stream_usage import STREAM_OPTIONS, StreamUsage, read_stream_options
+from corymb.serve.stream_usage import read_stream_options, stream_usage
 from corymb.serve.tools import tool_fields
 
 
@@ -69,7 +69,7 @@ class ChatCompletions:
         """Handles one request."""
         body = await read_json(call, self._parts.settings)
         values = read_fields(self._fields, body, call)
-        name_ignored_members(call, body, {"stream_options": STREAM_OPTIONS})
+        name_ignored_members(call, body, format_members(body))
         model = read_model(self._parts.engine.info, values)
         limit = "max_completion_tokens" if "max_completion_tokens" in values else "max_tokens"
         if limit in values:
@@ -80,7 +80,7 @@ class ChatCompletions:
             Head(rid, "chat.completion", now_s(), model),
             Head(rid, "chat.completion.chunk", now_s(), model),
             usage=generation.usage,
-            stream_usage=values.get("stream_options", StreamUsage()),
+            stream_usage=stream_usage(call, body, values),
             legacy="functions" in values,
         )
         await generate(call, self._parts, generation, answer, stream=values.get("stream", False))

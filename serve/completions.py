@@ -12,7 +12,7 @@ from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError
 from corymb.serve.fields import Field, boolean, ignored, integer, refused, string
 from corymb.serve.generation import Generation
-from corymb.serve.grammar_fields import grammar_param, response_format_field
+from corymb.serve.grammar_fields import format_members, grammar_param, response_format_field
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import Prompt, PromptEncoder, encode_prompts, read_prompts
 from corymb.serve.requests import (
@@ -37,7 +37,7 @@ from corymb.serve.sampling_fields import (
     text_options,
 )
 from corymb.serve.settings import HttpSettings
-from corymb.serve.stream_usage import STREAM_OPTIONS, StreamUsage, read_stream_options
+from corymb.serve.stream_usage import StreamUsage, read_stream_options, stream_usage
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -87,11 +87,12 @@ class Completions:
         """Handles one request."""
         body = await read_json(call, self._parts.settings)
         values = read_fields(self._fields, body, call)
-        name_ignored_members(call, body, {"stream_options": STREAM_OPTIONS})
+        name_ignored_members(call, body, format_members(body))
         model = read_model(self._parts.engine.info, values)
         prompts = await self._read_prompts(values)
         generation = Generation(self._asks(values, prompts))
-        answer = self._answer(values, model, prompts, generation)
+        usage = stream_usage(call, body, values)
+        answer = self._answer(values, model, prompts, generation, usage)
         await generate(call, self._parts, generation, answer, stream=values.get("stream", False))
 
     async def _read_prompts(self, values: dict[str, Any]) -> list[Prompt]:
@@ -129,7 +130,7 @@ class Completions:
         )
 
     def _answer(
-        self, values: dict[str, Any], model: str, prompts: Sequence[Prompt], generation: Generation
+        self, values: dict[str, Any], model: str, prompts: Sequence[Prompt], generation: Generation, usage: StreamUsage
     ) -> CompletionAnswer:
         view = CompletionView(
             prompts=prompts,
@@ -145,5 +146,5 @@ class Completions:
             view,
             self._parts.tokenizer,
             usage=generation.usage,
-            stream_usage=values.get("stream_options", StreamUsage()),
+            stream_usage=usage,
         )

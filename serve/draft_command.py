@@ -133,7 +133,10 @@ def _temperatures(trial: Trial) -> Scales | None:
 
 def _trial(flags: argparse.Namespace) -> Trial:
     target, draft = target_of(flags), Path(flags.draft)
-    speculation = read_block_speculation(draft, "DSPARK", read_config(target), needs_confidence=True)
+    num_drafts = flags.num_drafts if "num_drafts" in flags else None
+    speculation = read_block_speculation(
+        draft, "DSPARK", read_config(target), num_drafts=num_drafts, needs_confidence=True
+    )
     given = {name: value for name, value in vars(flags).items() if name in ("num_prompts", "temperatures")}
     if "max_answer_tokens" in flags:
         given |= {"max_answer": flags.max_answer_tokens, "num_running": flags.max_running_requests}

@@ -30,7 +30,7 @@ def draft_parser(command: str) -> Parser:
         allow_abbrev=False,
     )
     _add_model(made.add_argument)
-    {"train": _add_train, "calibrate": _add_loop, "evaluate": _add_loop, "profile": _add_profile}[command](
+    {"train": _add_train, "calibrate": _add_loop, "evaluate": _add_evaluate, "profile": _add_profile}[command](
         made.add_argument
     )
     return made
@@ -80,6 +80,11 @@ def _add_loop(add: Add) -> None:
     add("--num-prompts", metavar="N", type=positive, default=300, help="held-out prompts (default: 300)")
     add("--max-answer-tokens", metavar="N", type=positive, default=150, help="default: 150")
     add("--temperatures", metavar="X", type=heat, nargs="+", default=[0.0, 0.7], help="default: 0 0.7")
+
+
+def _add_evaluate(add: Add) -> None:
+    _add_loop(add)
+    add("--num-drafts", metavar="N", type=positive, help="guesses of a block that are verified (default: all)")
 
 
 def _add_profile(add: Add) -> None:

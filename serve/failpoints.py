@@ -8,7 +8,15 @@ from typing import Literal, get_args
 import msgspec
 
 Action = Literal[
-    "die_at_step", "hang_at_step", "raise_at_step", "slow_step_s", "slow_start_s", "fail_start", "lose_message"
+    "die_at_step",
+    "hang_at_step",
+    "raise_at_step",
+    "slow_step_s",
+    "slow_start_s",
+    "fail_start",
+    "lose_message",
+    "slow_read_s",
+    "slow_write_s",
 ]
 _PROCESS = re.compile(r"detokenizer|scheduler(-\d+)?")
 
@@ -60,6 +68,11 @@ class Failpoints:
     def lost_message(self) -> int:
         """The number of the message that never arrives; 0 for none."""
         return int(self._values.get("lose_message", 0))
+
+    @property
+    def slow_files(self) -> tuple[float, float]:
+        """Seconds that reading and writing a file of the cache takes longer."""
+        return self._values.get("slow_read_s", 0.0), self._values.get("slow_write_s", 0.0)
 
     def at_start(self) -> None:
         """Called once, before the process reports that it is ready."""

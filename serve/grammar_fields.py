@@ -1,6 +1,6 @@
 """The fields that say what an answer must follow, by the names that SGLang and vLLM give them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from corymb.serve import grammars
@@ -35,8 +35,27 @@ def grammar_fields() -> list[Field]:
 
 def response_format_field() -> Field:
     """The OpenAI field."""
-    about = 'object: {"type": "text"}, {"type": "json_object"}, or of type json_schema or structural_tag'
+    about = 'object: {"type": "text"}, {"type": "json_object"}, maybe with `schema`, or json_schema or structural_tag'
     return Field("response_format", about, grammars.from_response_format)
+
+
+# Members that are looked at, by the type; others are named as ignored.
+_READ = {
+    "json_object": ("type", "schema"),
+    "json_schema": ("type", "json_schema"),
+    "structural_tag": ("type", "format", "structures", "triggers"),
+}
+_NAMED = ("name", "description", "schema", "strict")
+
+
+def format_members(body: Mapping[str, Any]) -> Mapping[str, Collection[str]]:
+    """The members that are looked at in a body's `response_format`, once it is checked, and in the object inside it."""
+    wanted = body.get("response_format")
+    if wanted is None:
+        return {}
+    kind = wanted["type"]
+    members = {"response_format": _READ.get(kind, ("type",))}
+    return members | ({"response_format.json_schema": _NAMED} if kind == "json_schema" else {})
 
 
 def read_choices(param: str, value: object) -> Wanted:

@@ -41,7 +41,8 @@ def from_response_format(param: str, value: object) -> Wanted | None:
     if kind == "text":
         return None
     if kind == "json_object":
-        return any_json(param)
+        # Not OpenAI's, but what llama.cpp and others take: it would be a pity to drop a schema.
+        return any_json(param) if value.get("schema") is None else from_schema(f"{param}.schema", value["schema"])
     if kind == "json_schema":
         return from_schema(f"{param}.json_schema.schema", _named_schema(param, value))
     if kind == "structural_tag":

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from corymb.cache.writes import HostCopy
+from corymb.cache.writes import HostCopies
 from corymb.models.gloo_group import LostRank
 from corymb.models.meeting import Ranks
 from corymb.scheduler.loop import Port
@@ -129,7 +129,7 @@ class LeadingRunner:
         """See Runner."""
         return _LeadingStep(self._runner.launch(plan), plan.step, self._followers)
 
-    def copy(self, copies: Sequence[HostCopy]) -> None:
+    def copy(self, copies: HostCopies) -> None:
         """See Runner."""
         self._runner.copy(copies)
 
@@ -220,7 +220,7 @@ class FollowingRunner:
         """See Runner."""
         return _FollowingStep(self._runner.launch(plan), plan.step, self._feed)
 
-    def copy(self, copies: Sequence[HostCopy]) -> None:
+    def copy(self, copies: HostCopies) -> None:
         """See Runner."""
         self._runner.copy(copies)
 

@@ -74,8 +74,7 @@ class Machine:
         elif isinstance(self._state, Text):
             self._give(self._state, rest)
         elif isinstance(self._state, Expect):
-            self._close()
-            self._listener.content(rest)
+            self._close()  # what is left is the beginning of a mark that a limit or a stop string cut
         elif self._reader is not None and self._reader.done:
             self._close()
 

@@ -68,7 +68,11 @@ def _read_plain(param: str, where: str, message: Message) -> Message:
 
 
 def _read_assistant(param: str, where: str, message: Message) -> Message:
+    if message.get("audio") is not None:
+        raise _refusal(param, where, "has audio; this server takes text only")
     content = message.get("content")
+    if content is None:
+        content = message.get("refusal")  # it is what was said
     result: Message = {"role": "assistant", "content": "" if content is None else _content(param, where, content)}
     reasoning = message.get("reasoning_content")
     if reasoning is not None:

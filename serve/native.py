@@ -9,12 +9,12 @@ from corymb.serve.body import read_json
 from corymb.serve.call import Call
 from corymb.serve.errors import in_words_of, invalid, shown
 from corymb.serve.generation import Generation
-from corymb.serve.grammar_fields import grammar_param
+from corymb.serve.grammar_fields import format_members, grammar_param
 from corymb.serve.native_answer import NativeAnswer, NativeView
 from corymb.serve.native_fields import Each, native_fields, native_sampling_fields
 from corymb.serve.parts import Parts
 from corymb.serve.prompts import Prompt, PromptEncoder, encode_prompts
-from corymb.serve.requests import generate, new_rid, read_fields, read_model, routing
+from corymb.serve.requests import generate, name_ignored_members, new_rid, read_fields, read_model, routing
 from corymb.serve.sampling_fields import check_min, sampling, text_options
 
 DEFAULT_MAX_NEW_TOKENS = 128
@@ -54,15 +54,20 @@ class Native:
 
     def _read_sampling(self, values: dict[str, Any], count: int, call: Call) -> list[dict[str, Any]]:
         given = values.get("sampling_params", {})
-        prefix = "sampling_params."
         if not isinstance(given, Each):
-            one = read_fields(self._sampling_fields, given, call, prefix=prefix)
+            one = self._read_params(given, call)
             check_choices(count, one.get("n", 1), self._parts.settings.max_choices)
             return [one] * count
         _check_length("sampling_params", given, count)
-        each = [read_fields(self._sampling_fields, item, call, prefix=prefix) for item in given]
+        each = [self._read_params(item, call) for item in given]
         check_choices(1, sum(item.get("n", 1) for item in each), self._parts.settings.max_choices)
         return each
+
+    def _read_params(self, given: dict[str, Any], call: Call) -> dict[str, Any]:
+        values = read_fields(self._sampling_fields, given, call, prefix="sampling_params.")
+        members = {f"sampling_params.{path}": read for path, read in format_members(given).items()}
+        name_ignored_members(call, {"sampling_params": given}, members)
+        return values
 
     def _asks(self, values: dict[str, Any], prompts: Sequence[Prompt], params: Sequence[dict[str, Any]]) -> list[Ask]:
         names = self._rids(values, len(prompts))

@@ -60,7 +60,7 @@ class Ollama:
         if not values.get(prompt):
             del body["messages"]
         with in_words_of(NAMES if kind == "chat" else NAMES | {"messages": "prompt"}):
-            chat = read_fields(self._chat_fields, body, call) | options
+            chat = read_fields(self._chat_fields, body, call, names=NAMES) | options
             if "messages" not in chat:
                 await call.answer(200, encode(_loaded(kind, model)))
                 return

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from corymb.scheduler.messages import Finish
 from corymb.serve import logprobs as spell
 from corymb.serve.answer import Choice, Part, encode
 from corymb.serve.blocks import Blocks, Change, Closed, Delta, blocks_of
@@ -12,13 +13,13 @@ from corymb.serve.error_shapes import ollama_error
 from corymb.serve.errors import ApiError
 from corymb.serve.events import Event, Finished
 from corymb.serve.generation import Generation
-from corymb.serve.json_arguments import arguments_of
+from corymb.serve.json_arguments import arguments_of, is_cut
 
 Json = dict[str, Any]
 
 
 class OllamaAnswer:
-    """Spells one answer. Calls come whole, since their arguments are objects here."""
+    """Spells one answer. Calls come whole, since their arguments are objects here; one that broke off does not come."""
 
     media_type = b"application/x-ndjson"
 
@@ -35,9 +36,14 @@ class OllamaAnswer:
         """A line for each change, and one for the finish."""
         assert index == 0
         self._clock()
-        lines = [line for change in self._blocks.read(events) for line in self._change(change)]
-        reasons = [event.finish.reason for event in events if isinstance(event, Finished)]
-        return b"".join(lines) + b"".join(self._line(self._said() | self._ended(reason)) for reason in reasons)
+        changes = list(self._blocks.read(events))
+        finish = next((event.finish for event in events if isinstance(event, Finished)), None)
+        if finish is not None and _is_cut(changes[-1].part, finish):
+            del changes[-1]
+        lines = [line for change in changes for line in self._change(change)]
+        if finish is not None:
+            lines.append(self._line(self._said() | self._ended(finish.reason)))
+        return b"".join(lines)
 
     def close(self) -> bytes:
         """The last line said that it is done."""
@@ -50,13 +56,15 @@ class OllamaAnswer:
     def whole(self, choices: Sequence[Choice]) -> bytes:
         """The answer as one object."""
         (choice,) = choices
-        assert choice.finish is not None
+        finish = choice.finish
+        assert finish is not None
         self._clock()
         parts = blocks_of(choice)
         text, thinking = ("".join(p.text for p in parts if p.kind == kind) for kind in ("content", "reasoning"))
-        said = self._said(text, thinking=thinking, calls=[part for part in parts if part.kind == "call"])
+        calls = [part for part in parts if part.kind == "call" and not (part is parts[-1] and _is_cut(part, finish))]
+        said = self._said(text, thinking=thinking, calls=calls)
         more = {"logprobs": spell.entries_of(choice.logprobs)} if choice.logprobs else {}
-        return self._line(said | self._ended(choice.finish.reason) | more).rstrip()
+        return self._line(said | self._ended(finish.reason) | more).rstrip()
 
     def _change(self, change: Change) -> list[bytes]:
         match change:
@@ -103,6 +111,10 @@ class OllamaAnswer:
             "eval_count": self._usage.num_output,
             "eval_duration": _nanoseconds(now_s - self._first_s),
         }
+
+
+def _is_cut(last: Part, finish: Finish) -> bool:
+    return last.kind == "call" and is_cut(last, finish)
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -260,6 +260,7 @@ def _parsing() -> dict[str, Operation]:
 def _operating() -> dict[str, Operation]:
     loads = Operation(summary="Tells how busy the server is.", answer=answers.LOADS)
     pause, profile = Body(fields=pause_fields(), optional=True), Body(fields=profile_fields(), optional=True)
+    nothing = Body(fields={}, optional=True)
     return {
         "/debug/tree": Operation(
             summary="Draws the radix tree.",
@@ -269,9 +270,9 @@ def _operating() -> dict[str, Operation]:
         "/v1/loads": loads,
         "/get_load": loads,
         "/pause_generation": Operation(summary="Starts no more steps.", body=pause, answer=answers.OBEYED),
-        "/continue_generation": Operation(summary="Goes on after a pause.", answer=answers.OBEYED),
+        "/continue_generation": Operation(summary="Goes on after a pause.", body=nothing, answer=answers.OBEYED),
         "/start_profile": Operation(summary="Starts recording steps.", body=profile, answer=answers.OBEYED),
-        "/stop_profile": Operation(summary="Ends the recording.", answer=answers.OBEYED),
+        "/stop_profile": Operation(summary="Ends the recording.", body=nothing, answer=answers.OBEYED),
     }
 
 

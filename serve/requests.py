@@ -4,11 +4,13 @@ import asyncio
 import time
 import uuid
 from collections.abc import Collection, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from corymb.scheduler.messages import Grammar
 from corymb.serve.answer import Answer, Choice
 from corymb.serve.asks import Ask, Routing
+from corymb.serve.body import read_json
 from corymb.serve.call import Call, ClientGone
 from corymb.serve.engine import ServedModel
 from corymb.serve.errors import ApiError, invalid, shown
@@ -55,13 +57,17 @@ def read_fields(
     call: Call,
     *,
     prefix: str = "",
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header."""
+    """Checked values of what the client set; null counts as not set. Names what is ignored in a response header.
+
+    `names`: how the client called fields of a body that was translated.
+    """
     values: dict[str, Any] = {}
     for name, value in body.items():
         field = fields.get(name)
         if field is None or field.treatment == "ignored":
-            call.ignored[prefix + name] = None
+            call.ignored[prefix + names.get(name, name)] = None
         if field is None or field.read is None or value is None:
             continue
         read = field.read(prefix + name, value)
@@ -70,13 +76,23 @@ def read_fields(
     return values
 
 
+async def read_nothing(call: Call, settings: HttpSettings) -> None:
+    """For orders that take no fields: whatever a body holds is named as ignored."""
+    read_fields({}, await read_json(call, settings, optional=True), call)
+
+
 def name_ignored_members(call: Call, values: Mapping[str, Any], known: Mapping[str, Collection[str]]) -> None:
-    """Names, in the response header, what is set inside object fields beside the members that are `known`."""
-    for name, members in known.items():
-        value = values.get(name)
+    """Names, in the response header, what is set inside object fields beside the members that are `known`.
+
+    `known`: by the field's name, or by the path to an object inside one.
+    """
+    for path, members in known.items():
+        value: Any = values
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
         for member, item in value.items() if isinstance(value, dict) else ():
             if member not in members and item is not None:
-                call.ignored[f"{name}.{member}"] = None
+                call.ignored[f"{path}.{member}"] = None
 
 
 LATEST = ":latest"  # the tag that Ollama's clients add to a name without one

@@ -1,14 +1,37 @@
-"""The input items of a stored response, a page at a time."""
+"""What a query asks of a stored response: the whole of it, or its input items a page at a time."""
 
 from typing import Any
 
 from corymb.serve.call import Call
-from corymb.serve.errors import invalid, shown
+from corymb.serve.errors import ApiError, invalid, shown
 from corymb.serve.fields import read_numeral
+from corymb.serve.responses_fields import LOGPROBS, read_include
 from corymb.serve.responses_items import Item
 
 _ITEMS, _MOST_ITEMS = 20, 100  # of a page, as in OpenAI's API
 _ORDERS = ("asc", "desc")
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def read_whole(call: Call, *, has_logprobs: bool) -> None:
+    """Refuses what a stored response, told at once and as it was made, cannot give."""
+    stream, resumes = call.query("stream"), call.query("starting_after") is not None
+    if stream is not None and stream not in _TRUTHS:
+        raise invalid("stream", f"must be true or false, not {shown(stream)}.")
+    if resumes or _TRUTHS.get(stream or "false"):
+        name = "starting_after" if resumes else "stream"
+        message = f"`{name}` is not supported: a stored response is told at once."
+        raise ApiError("unsupported_parameter", message, param=name)
+    read_includes(call, has_logprobs=has_logprobs)
+
+
+def read_includes(call: Call, *, has_logprobs: bool = False) -> None:
+    """`include` of a query: what was not kept is refused, what adds nothing here is named as ignored."""
+    include = read_include("include", call.query_list("include"))
+    if LOGPROBS in include and not has_logprobs:
+        message = "`include`: no log-probabilities were kept; ask for them when the response is made."
+        raise ApiError("unsupported_parameter", message, param="include")
+    call.ignored |= {f"include.{name}": None for name in include if name != LOGPROBS}
 
 
 def as_stored(response_id: str, items: list[Item]) -> list[Item]:
@@ -27,7 +50,9 @@ def _as_stored(name: str, item: Item) -> Item:
 
 def page(items: list[Item], call: Call) -> dict[str, Any]:
     """What the query asks for: `order`, `limit`, `after`. The newest comes first, as in OpenAI's API."""
-    order, after = call.query("order") or "desc", call.query("after")
+    order, after = call.query("order"), call.query("after")
+    read_includes(call)
+    order = "desc" if order is None else order
     most = read_numeral("limit", call.query("limit"), _ITEMS, _MOST_ITEMS)
     if order not in _ORDERS:
         raise invalid("order", f"must be {' or '.join(_ORDERS)}, not {shown(order)}.")

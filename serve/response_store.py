@@ -14,6 +14,7 @@ class Stored:
     response: bytes
     input_items: bytes  # of this request alone
     conversation: bytes  # every item up to and with the response's own
+    has_logprobs: bool = False
 
     @property
     def size_bytes(self) -> int:

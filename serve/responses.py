@@ -13,8 +13,8 @@ from corymb.serve.chatting import Chatting
 from corymb.serve.errors import ApiError, in_words_of, shown
 from corymb.serve.generation import Generation
 from corymb.serve.parts import Parts
-from corymb.serve.requests import generate, name_ignored_members, new_rid, now_s, read_fields, read_model
-from corymb.serve.response_pages import as_stored, page
+from corymb.serve.requests import generate, name_ignored_members, new_rid, now_s, read_fields, read_model, read_nothing
+from corymb.serve.response_pages import as_stored, page, read_whole
 from corymb.serve.response_store import ResponseStore, Stored
 from corymb.serve.responses_answer import Json, Keep, ResponsesAnswer
 from corymb.serve.responses_fields import LOGPROBS, MEMBERS, NAMES, chat_body, response_fields
@@ -62,7 +62,7 @@ class Responses:
         with in_words_of(NAMES):
             generation = await self._chatting.generation(asked.chat, kind="resp", limit="max_output_tokens")
         response = _response(generation, values, asked.chat, asked.model) | {"store": keeps}
-        keep = self._keeper(asked.items, asked.new_items) if keeps else _forget
+        keep = self._keeper(asked) if keeps else _forget
         answer = ResponsesAnswer(response, generation.usage, keep)
         self._running.add(response["id"])
         try:
@@ -94,21 +94,22 @@ class Responses:
         conversation: list[Item] = msgspec.json.decode(self._stored(previous, "previous_response_id").conversation)
         return conversation
 
-    def _keeper(self, items: list[Item], new_items: list[Item]) -> Keep:
+    def _keeper(self, asked: _Asked) -> Keep:
         store = self._store
         assert store is not None
+        has_logprobs = asked.chat.get("logprobs", False)
 
         def keep(response: Json) -> None:
-            conversation = encode([*items, *new_items, *response["output"]])
-            told = as_stored(response["id"], new_items)
-            store.put(response["id"], Stored(encode(response), encode(told), conversation))
+            conversation = encode([*asked.items, *asked.new_items, *response["output"]])
+            told = as_stored(response["id"], asked.new_items)
+            store.put(response["id"], Stored(encode(response), encode(told), conversation, has_logprobs))
 
         return keep
 
     def _chat_values(self, values: dict[str, Any], items: list[Item], call: Call) -> dict[str, Any]:
         body = chat_body(values, items)
         with in_words_of(NAMES):
-            chat = read_fields(self._chat_fields, body, call)
+            chat = read_fields(self._chat_fields, body, call, names=NAMES)
         name_ignored_members(call, values, MEMBERS)
         chat |= {name: value for name, value in values.items() if name not in _OWN and name not in chat}
         chat["rid"] = new_rid("resp").replace("-", "_")
@@ -131,10 +132,9 @@ class Responses:
         elif slash:
             raise ApiError("route_not_found", "There is no such route.")
         else:
-            if call.query("stream") in ("true", "1"):
-                why = "a stored response is told at once"
-                raise ApiError("unsupported_parameter", f"`stream` is not supported: {why}.", param="stream")
-            await call.answer(200, self._stored(response_id, "id").response)
+            stored = self._stored(response_id, "id")
+            read_whole(call, has_logprobs=stored.has_logprobs)
+            await call.answer(200, stored.response)
 
     async def delete(self, call: Call) -> None:
         """DELETE /v1/responses/{id}."""
@@ -149,6 +149,7 @@ class Responses:
         response_id, _, rest = call.path.removeprefix(_PREFIX).partition("/")
         if rest != "cancel":
             raise ApiError("route_not_found", "There is no such route.")
+        await read_nothing(call, self._parts.settings)
         if response_id not in self._running:
             message = f"No response {shown(response_id)} is being generated."
             raise ApiError("response_not_found", message, param="id")

@@ -11,6 +11,7 @@ from corymb.serve.answer import Choice, Part, encode
 from corymb.serve.blocks import Blocks, Change, Closed, Delta, Opened, blocks_of
 from corymb.serve.errors import ApiError
 from corymb.serve.events import Event, Finished
+from corymb.serve.json_arguments import is_cut
 from corymb.serve.usage import Usage
 
 Json = dict[str, Any]
@@ -44,8 +45,10 @@ class ResponsesAnswer:
                 self._event("response.in_progress", response=begun),
             ]
         finish = next((event.finish for event in events if isinstance(event, Finished)), None)
-        for change in self._blocks.read(events):
-            spelled += self._change(change, "completed" if finish is None else _status(finish))
+        changes = list(self._blocks.read(events))
+        for change in changes:
+            status = _last_status(change.part, finish) if finish is not None and change is changes[-1] else "completed"
+            spelled += self._change(change, status)
         if finish is not None:
             whole = self._ended(finish, self._blocks.closed)
             spelled.append(self._event(f"response.{whole['status']}", response=whole))
@@ -69,8 +72,9 @@ class ResponsesAnswer:
 
     def _ended(self, finish: Finish, blocks: Sequence[Part]) -> Json:
         status = _status(finish)
-        last = len(blocks) - 1
-        output = [self._item(n, part, status if n == last else "completed") for n, part in enumerate(blocks)]
+        *before, last = blocks
+        output = [self._item(number, part, "completed") for number, part in enumerate(before)]
+        output.append(self._item(len(before), last, _last_status(last, finish)))
         whole = self._response | {"status": status, "output": output, "usage": self._counts()}
         if status == "completed":
             whole["completed_at"] = int(time.time())
@@ -159,6 +163,11 @@ def _content(part: Part) -> Json:
     if part.kind == "reasoning":
         return {"type": "reasoning_text", "text": part.text}
     return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": spell.entries_of(part.logprobs)}
+
+
+def _last_status(part: Part, finish: Finish) -> str:
+    """Of an answer's last item."""
+    return "incomplete" if part.kind == "call" and is_cut(part, finish) else _status(finish)
 
 
 def _status(finish: Finish) -> str:

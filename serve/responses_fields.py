@@ -19,7 +19,12 @@ NAMES = {
     "reasoning_effort": "reasoning.effort",
 }
 # Members of object fields that are looked at; others are named as ignored.
-MEMBERS = {"text": ("format",), "reasoning": ("effort",), "tool_choice": ("type", "name", "mode", "tools")}
+MEMBERS = {
+    "text": ("format",),
+    "text.format": ("type", "name", "description", "schema", "strict"),
+    "reasoning": ("effort",),
+    "tool_choice": ("type", "name", "mode", "tools"),
+}
 LOGPROBS = "message.output_text.logprobs"
 # What else clients may ask to be included: results of tools that only OpenAI runs, images, thoughts in cipher.
 _UNTOLD = (
@@ -56,7 +61,7 @@ def response_fields(info: ServedModel, settings: HttpSettings) -> dict[str, Fiel
         boolean("parallel_tool_calls"),
         translated("text", "object: format (text, json_object, json_schema)"),
         translated("reasoning", "object: effort"),
-        Field("include", f"list of {LOGPROBS}, and of others that add nothing here", _read_include, schema=_INCLUDE),
+        Field("include", f"list of {LOGPROBS}, and of others that add nothing here", read_include, schema=_INCLUDE),
         integer("top_logprobs", 0, MAX_TOP_LOGPROBS),
         Field("metadata", about, _read_metadata, schema=_METADATA),
         integer("max_tool_calls", 1, 2**31 - 1),  # of tools that the server runs: none
@@ -163,7 +168,8 @@ def _response_format(wanted: object) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {name: value for name, value in wanted.items() if name != "type"}}
 
 
-def _read_include(param: str, value: object) -> list[str]:
+def read_include(param: str, value: object) -> list[str]:
+    """What clients want told besides."""
     if not isinstance(value, list) or len(value) > _MAX_INCLUDES:
         raise invalid(param, f"must be a list of at most {_MAX_INCLUDES} strings, not {shown(value)}.")
     for item in value:

@@ -1,6 +1,7 @@
 """Grammar rules in GBNF, written from parts."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 Ranges = tuple[tuple[int, int], ...]  # code points, inclusive, ascending, apart
 
@@ -65,6 +66,7 @@ def any_of(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else "(" + " | ".join(parts) + ")"
 
 
+@lru_cache(maxsize=1024)  # the sets of a pattern, and the plain characters of every string
 def characters(ranges: Ranges) -> str:
     """One character of a set that is not empty."""
     # What is said in fewer ranges is matched in fewer states.
@@ -73,6 +75,7 @@ def characters(ranges: Ranges) -> str:
     return "[" + _ranges(ranges) + "]"
 
 
+@lru_cache(maxsize=1024)
 def counted(ranges: Ranges) -> str:
     """The same, for repeating it so and so often: back ends know a shortcut for what is not in a set."""
     return "[^" + _ranges(complement(ranges, within=((0, 0x10FFFF),))) + "]"

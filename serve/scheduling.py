@@ -1,6 +1,5 @@
 """What the scheduler process does: builds the model, the cache and the scheduler, and runs the loop."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import torch
 
 from corymb.cache.cache import Cache
-from corymb.cache.writes import HostCopy
+from corymb.cache.writes import HostCopies
 from corymb.kernels.select import Wish
 from corymb.models.architectures import read_config
 from corymb.models.build import Built, RunnerOptions, build
@@ -65,7 +64,7 @@ def work(options: ChildOptions, parent: Parent, rank: int) -> None:
         storage = None
         if config.memory.hicache_storage_backend is not None:
             with parent.stage("storage"):
-                storage = open_storage(config, Path(options.model_folder), built)
+                storage = open_storage(config, Path(options.model_folder), built, failpoints)
         with parent.stage("scheduler"):
             limits = Limits(built.vocab_size, built.context_length, built.eos_ids, built.can_embed)
             scheduler = Scheduler(
@@ -159,7 +158,7 @@ class FailingRunner:
         self._failpoints.at_step()
         return self._runner.launch(plan)
 
-    def copy(self, copies: Sequence[HostCopy]) -> None:
+    def copy(self, copies: HostCopies) -> None:
         """Passes copies on."""
         self._runner.copy(copies)
 

@@ -1,8 +1,10 @@
 """Several schemas that must all hold, as one schema; and whether two can hold at once."""
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from corymb.serve.rules import TooComplex
 from corymb.serve.schema_words import (
     ANNOTATIONS,
     OF_ARRAYS,
@@ -14,6 +16,7 @@ from corymb.serve.schema_words import (
     refuse,
 )
 
+MAX_COMPARED = 100  # options of a oneOf, each with each other
 Key = tuple[str, Any]  # equal for values that JSON Schema takes for equal
 
 
@@ -78,6 +81,28 @@ def key_of(value: Any) -> Key:
         return "object", frozenset((name, key_of(item)) for name, item in value.items())
     kind = type_of(value)
     return ("number" if kind == "integer" else kind), value
+
+
+def all_apart(options: Sequence[Schema], resolve: Callable[[Any], Schema | bool]) -> bool:
+    """Whether it is certain that no value is right for two of them. `resolve` follows references. Raises TooComplex."""
+    if _one_property_tells(options, resolve):
+        return True
+    if len(options) > MAX_COMPARED:
+        raise TooComplex(f"no property tells its {len(options)} options apart, and {MAX_COMPARED} can be compared")
+    return all(are_apart(one, other, resolve) for one, other in itertools.combinations(options, 2))
+
+
+def _one_property_tells(options: Sequence[Schema], resolve: Callable[[Any], Schema | bool]) -> bool:
+    """Whether all are objects and require a property whose values differ: seen at once, however many there are."""
+    if len(options) < 2 or any(types_of(option) != {"object"} for option in options):
+        return False
+    for name in set.intersection(*map(_required, options)):
+        values = [resolve(option["properties"][name]) for option in options]
+        keys = [None if isinstance(value, bool) else _keys(_bare(value)) for value in values]
+        found = [one for one in keys if one is not None]
+        if len(found) == len(options) and sum(map(len, found)) == len(set().union(*found)):
+            return True
+    return False
 
 
 def are_apart(one: Schema, other: Schema, resolve: Callable[[Any], Schema | bool]) -> bool:

@@ -16,7 +16,7 @@ from corymb.serve.patterns import BadPattern
 from corymb.serve.ranges import BadBounds, Bound, integer_rule, multiple_rule, number_rule
 from corymb.serve.rules import Rules, TooComplex, any_of, literal
 from corymb.serve.schema_arrays import array_rule
-from corymb.serve.schema_joins import are_apart, join, key_of, type_of, types_of
+from corymb.serve.schema_joins import all_apart, join, key_of, type_of, types_of
 from corymb.serve.schema_objects import object_rule
 from corymb.serve.schema_words import ANNOTATIONS, OF_STRINGS, TYPES, Schema, Unsupported, check_words, refuse
 
@@ -72,6 +72,7 @@ class Writer:
         self._root = root
         self._by_reference: dict[str, str | None] = {}
         self._any: str | None = None
+        self._strings: dict[tuple[str, int, int | None], str] = {}  # by pattern and lengths
         self._depth = 0
         self._following: tuple[str, ...] = ()  # references that are followed without a value in between
         self._num_joins = 0
@@ -220,12 +221,10 @@ class Writer:
 
     def _check_apart(self, options: list[Schema | bool], path: str) -> None:
         real = [option for option in options if option is not False]
-        for number, one in enumerate(real):
-            for other in real[:number]:
-                if one is True or other is True or not are_apart(one, other, lambda each: self._flat(each, path)):
-                    refuse(
-                        "oneOf", path, "has options that may hold at once: give each a const of its own, or use anyOf"
-                    )
+        found = [option for option in real if option is not True]
+        takes_all = len(found) < len(real) and len(real) > 1
+        if takes_all or not all_apart(found, lambda each: self._flat(each, path)):
+            refuse("oneOf", path, "has options that may hold at once: give each a const of its own, or use anyOf")
 
     def _plain(self, schema: Schema | bool, path: str) -> str | None:
         """A schema without references and options."""
@@ -280,14 +279,19 @@ class Writer:
             refuse("format", path, f"{schema['format'][:40]!r} cannot be enforced")
         try:
             if "pattern" in words:
-                return strings.matching_string(self.rules, schema["pattern"], least, most)
+                return self._matching(schema["pattern"], least, most)
             if "format" in words:
-                return strings.matching_string(self.rules, f"^{strings.FORMATS[schema['format']]}$", least, most)
+                return self._matching(f"^{strings.FORMATS[schema['format']]}$", least, most)
         except BadPattern as error:
             refuse("pattern" if "pattern" in words else "format", path, f"cannot be followed, {error}")
         if least or most is not None:
             return strings.counted_string(self.rules, least, most)
         return strings.json_string(self.rules)
+
+    def _matching(self, pattern: str, least: int, most: int | None) -> str:
+        if (pattern, least, most) not in self._strings:
+            self._strings[pattern, least, most] = strings.matching_string(self.rules, pattern, least, most)
+        return self._strings[pattern, least, most]
 
     def _number(self, kind: str, schema: Schema, path: str) -> str | None:
         low = _tighter(schema.get("minimum"), schema.get("exclusiveMinimum"), max)

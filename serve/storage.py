@@ -1,6 +1,7 @@
 """Opens the cache's third tier."""
 
 import json
+import time
 from hashlib import blake2b
 from pathlib import Path
 
@@ -10,17 +11,38 @@ from corymb.models.build import Built
 from corymb.models.errors import ModelError
 from corymb.models.fingerprint import fingerprint
 from corymb.serve.config import ServeConfig
+from corymb.serve.failpoints import Failpoints
 from corymb.serve.flags import installed_version
 
 
-def open_storage(config: ServeConfig, model_folder: Path, built: Built) -> Storage | None:
+class SlowFiles(BlockFiles):
+    """Files on a slow disk, for tests."""
+
+    def __init__(self, folder: Path, max_bytes: int | None, *, read_s: float, write_s: float) -> None:
+        """How much longer each file takes."""
+        super().__init__(folder, max_bytes)
+        self._read_s, self._write_s = read_s, write_s
+
+    def read(self, name: str) -> memoryview | None:
+        """See BlockFiles."""
+        time.sleep(self._read_s)
+        return super().read(name)
+
+    def write(self, name: str, content: bytes) -> None:
+        """See BlockFiles."""
+        time.sleep(self._write_s)
+        super().write(name, content)
+
+
+def open_storage(config: ServeConfig, model_folder: Path, built: Built, failpoints: Failpoints) -> Storage | None:
     """The storage that was asked for; None without one. Reads all weights once more, for their digest. Raises
     ModelError."""
     folder, size_gb = config.memory.hicache_storage_dir, config.memory.hicache_storage_size
     if folder is None or built.host is None:
         return None
     try:
-        files = BlockFiles(Path(folder), None if size_gb is None else int(size_gb * 1e9))
+        max_bytes = None if size_gb is None else int(size_gb * 1e9)
+        files = _open_files(Path(folder), max_bytes, failpoints)
         contents = fingerprint_of(config, model_folder, built, built.host.layout)
     except OSError as error:
         raise ModelError(f"--hicache-storage-dir {folder} cannot be used: {error}.") from error
@@ -42,3 +64,10 @@ def fingerprint_of(config: ServeConfig, model_folder: Path, built: Built, layout
         "layout": layout,
     }
     return blake2b(json.dumps(facts).encode(), digest_size=32).digest()
+
+
+def _open_files(folder: Path, max_bytes: int | None, failpoints: Failpoints) -> BlockFiles:
+    read_s, write_s = failpoints.slow_files
+    if read_s or write_s:
+        return SlowFiles(folder, max_bytes, read_s=read_s, write_s=write_s)
+    return BlockFiles(folder, max_bytes)

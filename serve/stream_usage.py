@@ -1,13 +1,16 @@
 """`stream_options`: when a stream tells its token counts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from corymb.serve.call import Call
 from corymb.serve.errors import invalid, shown
+from corymb.serve.requests import name_ignored_members
 from corymb.serve.sse import event
 from corymb.serve.usage import Usage
 
-STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
+_MEMBERS = ("include_usage", "continuous_usage_stats")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,15 @@ class StreamUsage:
     def closing(self, head: bytes, usage: Usage) -> bytes:
         """The chunk before [DONE]; may be empty. `head`: the members that every chunk starts with."""
         return event(b'%b,"choices":[],"usage":%b}' % (head, usage.json())) if self.at_end else b""
+
+
+def stream_usage(call: Call, body: Mapping[str, Any], values: Mapping[str, Any]) -> StreamUsage:
+    """From checked values. What has no effect is named: members that are unknown, or all of it without a stream."""
+    name_ignored_members(call, body, {"stream_options": _MEMBERS})
+    if "stream_options" in values and not values.get("stream"):
+        call.ignored["stream_options"] = None
+    usage: StreamUsage = values.get("stream_options", StreamUsage())
+    return usage
 
 
 def read_stream_options(param: str, value: object) -> StreamUsage:

@@ -63,17 +63,18 @@ def calibrate(trial: Trial, speech: Speech, on_progress: OnProgress) -> dict[str
 
 
 def evaluate(trial: Trial, speech: Speech, on_progress: OnProgress, *, sts: Scales | None) -> dict[str, Any]:
-    """Judges a draft by held-out prompts and writes the figures into its metrics.json; returns them.
+    """Judges a draft by held-out prompts and writes the figures into its metrics.json, as they come; returns them.
 
     `sts`: temperatures of its confidence.
     """
     found: dict[str, Any] = {}
+    about = {"prompts": trial.num_prompts, "max_answer_tokens": trial.max_answer, "temperatures": found}
     for heat, rounds in _each(trial, speech, on_progress, seed=trial.seed + 1):
         entry = report(rounds, trial.num_drafts)
         if rounds.confidence is not None:
             entry |= _errors(rounds, trial.num_drafts, None if sts is None else sts.of(heat))
         found[_name(heat)] = entry
-    update_metrics(trial.draft, "evaluation", {"prompts": trial.num_prompts, "temperatures": found})
+        update_metrics(trial.draft, f"evaluation_of_{trial.num_drafts}", about)
     return found
 
 

@@ -1,15 +1,22 @@
 """Does what a runner does with what the cache hands out: a wrong, lost, early freed or doubly owned slot shows as wrong
 content."""
 
+from collections import deque
+from random import Random
+
 import numpy as np
 from naive_cache import Request
 
 from corymb.cache.cache import Cache
 from corymb.cache.config import CacheConfig
+from corymb.cache.writes import HostCopies, HostCopy
 
 
 class Device:
-    """Tables and pools as a runner keeps them. A slot's content names the whole prefix that it was computed from."""
+    """Tables and pools as a runner keeps them. A slot's content names the whole prefix that it was computed from.
+
+    Copies to and from the host are done by chance at once, or no sooner than a step must come behind them.
+    """
 
     def __init__(self, config: CacheConfig) -> None:
         self.config = config
@@ -19,6 +26,9 @@ class Device:
         self.sliding = np.zeros(config.num_sliding_tokens, np.int64)
         self.states = np.full(config.num_states, -1, np.int64)
         sizes = config.host
+        self.lots: deque[HostCopies] = deque()  # not done yet
+        self.chance = Random(4)
+        self.is_late = False  # whether they are always done as late as they may be
         self.host = {
             "full": np.full(sizes.num_full_tokens if sizes else 0, -1, np.int64),
             "sliding": np.full(sizes.num_sliding_tokens if sizes else 0, -1, np.int64),
@@ -28,8 +38,8 @@ class Device:
     def run(self, cache: Cache, requests: list[Request], widths: list[int], slots: np.ndarray) -> None:
         rows = np.array([request.lease.row for request in requests], np.int32)
         states = cache.take_state_writes(rows, np.array([r.computed for r in requests], np.int32) + np.int32(widths))
-        self.copy(cache)
         writes, sliding = cache.take_table_writes(), cache.take_sliding_writes()
+        self.take(cache.take_host_copies(slots, writes, states))
         self.table[writes.rows, writes.positions] = writes.slots
         if sliding is not None:
             self.twins[sliding.full] = sliding.sliding
@@ -47,16 +57,24 @@ class Device:
         for request, width in zip(requests, widths, strict=True):
             self.forward(request, width)
 
-    def copy(self, cache: Cache) -> None:
+    def take(self, lot: HostCopies) -> None:
+        self.lots.append(lot)
+        self.do(lot.awaited if self.is_late else max(lot.awaited, self.chance.choice([0, lot.number - 1, lot.number])))
+
+    def do(self, number: int) -> None:
+        while self.lots and self.lots[0].number <= number:
+            for copy in self.lots.popleft().copies:
+                self.copy(copy)
+
+    def copy(self, copy: HostCopy) -> None:
         pools = {"full": self.full, "sliding": self.sliding, "recurrent": self.states}
-        for copy in cache.take_host_copies():
-            source, target = pools[copy.pool], self.host[copy.pool]
-            source, target = (source, target) if copy.to_host else (target, source)
-            if copy.contents is not None:
-                source = copy.contents.view(np.int64).ravel()
-            assert len(set(copy.target.tolist())) == len(copy.source), "a slot is copied to twice"
-            assert (copy.target > 0).all(), "padding is overwritten"
-            target[copy.target] = source[copy.source]
+        source, target = pools[copy.pool], self.host[copy.pool]
+        source, target = (source, target) if copy.to_host else (target, source)
+        if copy.contents is not None:
+            source = copy.contents.view(np.int64).ravel()
+        assert len(set(copy.target.tolist())) == len(copy.source), "a slot is copied to twice"
+        assert (copy.target > 0).all(), "padding is overwritten"
+        target[copy.target] = source[copy.source]
 
     def change_states(self, requests: list[Request], widths: list[int], slots: np.ndarray) -> None:
         assert len(set(slots.tolist())) == len(requests), "two rows work in one state"

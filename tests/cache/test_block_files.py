@@ -53,6 +53,8 @@ def test_a_writer_that_is_killed_leaves_no_half_file(tmp_path: Path) -> None:
         assert newest, "what was reported is there"
         assert all(files.read(name(serial)) == content(serial) for serial in newest)
     assert files.traffic.failures == {"stored": 0, "loaded": 0}
+    unfinished = [path for path in tmp_path.iterdir() if path.name.startswith(block_files.TEMPORARY)]
+    assert len(unfinished) >= NUM_KILLS // 10, "a writer is mostly writing: kills must come in between"
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow", "swap"])

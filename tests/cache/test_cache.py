@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from corymb.cache.cache import UNBOUNDED, Cache
+from corymb.cache.cache import Cache
 from corymb.cache.config import CacheConfig
 from corymb.cache.key import Key
 from corymb.cache.lease import Lease
+from corymb.cache.usage import UNBOUNDED
 
 
 def int32(*values: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from naive_device import Device
 from corymb.cache.cache import Cache
 from corymb.cache.config import CacheConfig, HostConfig
 from corymb.cache.key import Key
+from corymb.cache.writes import TableWrites
 
 POLICIES = ["write_through", "write_through_selective", "write_back"]
 
@@ -75,6 +76,10 @@ class Desk:
         self.open.remove(request)
         self.cache.check()
 
+    def send(self) -> None:
+        """What is decided is on its way, with a step that has nothing to do with it."""
+        self.device.take(self.cache.take_host_copies(int32([]), TableWrites.none(), None))
+
     def whole(self, tokens: list[int], chunk: int = 7) -> int:
         """Runs a request from its beginning to its end; returns how much of it was found."""
         request = self.begin(tokens)
@@ -106,6 +111,56 @@ def test_what_the_device_forgot_is_found_again(kinds, policy, page_size):
     assert desk.cache.tree.num_nodes == 0
     assert desk.whole([*tokens, 0]) == len(tokens)
     assert desk.cache.host.moved.loaded["full"] == len(tokens)
+
+
+@KINDS
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_late_copies_are_waited_for_by_who_reads_or_overwrites_what_they_touch(kinds, page_size):
+    desk = Desk(config_of(kinds, page_size, "write_through", pages=14))
+    desk.device.is_late = True
+    first, others = [1] * 8 * page_size, [[who] * 9 * page_size for who in (2, 3)]
+    desk.whole(first)
+    desk.send()
+    desk.forget()
+    desk.whole(others[0])  # in the slots that are on their way to the host
+    desk.send()
+    desk.forget()
+    assert desk.whole([*first, 0]) == len(first), "which has what was there before, and the step that reads it waits"
+    desk.send()
+    desk.forget()
+    desk.end(desk.begin([*first, 0]), keep=False)
+    desk.send()  # it is on its way to the device, and nobody waits for it
+    desk.forget()
+    request = desk.begin(others[1])  # goes to the same slots
+    desk.step(request, 5 * page_size)
+    desk.device.do(1 << 30)
+    desk.step(request, 4 * page_size)
+    desk.end(request)
+
+
+@pytest.mark.parametrize("component", ["sliding", "recurrent"])
+def test_one_component_that_comes_back_late_is_waited_for(component):
+    desk = Desk(config_of((component,), 1, "write_through", pages=40))
+    desk.device.is_late = True
+    desk.whole([1] * 8)
+    desk.whole([1] * 8 + [9] * 4)  # so that the first is no leaf: nobody takes all of it
+    desk.forget(component)
+    for who in range(2, 5):
+        desk.whole([who] * 7)  # in the slots that it had
+    desk.send()
+    desk.device.do(1 << 30)
+    loaded = {**desk.cache.host.moved.loaded}
+    assert desk.whole([1] * 9) == 8
+    assert desk.cache.host.moved.loaded["full"] == loaded["full"], "only that component was lost"
+    assert desk.cache.host.moved.loaded[component] > loaded[component]
+
+
+def test_a_step_that_touches_nothing_of_a_copy_does_not_wait_for_it():
+    desk = Desk(config_of(("sliding", "recurrent"), 1, "write_through"))
+    desk.device.is_late = True
+    desk.whole([1] * 8)
+    desk.whole([2] * 8)
+    assert [lot.number for lot in desk.device.lots if lot.copies], "what is stored waits for a step that needs it"
 
 
 def test_what_was_used_once_is_not_stored_by_the_selective_policy():

@@ -20,6 +20,7 @@ from corymb.cache.config import CacheConfig
 from corymb.cache.fetch import Fetch
 from corymb.cache.key import Key
 from corymb.cache.storage import Storage
+from corymb.cache.writes import TableWrites
 
 BLOCK = 2  # pages
 
@@ -42,7 +43,7 @@ class StoringDesk(Desk):
         )
         self.cache = Cache(config, self.storage)
         self.open: list[Request] = []
-        self.num_late = 0
+        self.num_late = self.num_arrived = 0
         self.num_read: int | None = None  # blocks that are read before a request's turn; None: all
 
     def begin(self, tokens: list[int], salt: str | None = None) -> Request | None:
@@ -79,15 +80,21 @@ class StoringDesk(Desk):
     def arrive(self) -> None:
         """The result of the oldest step."""
         self.num_late -= 1
-        self.cache.copied()
+        self.num_arrived += 1
+        self.device.do(self.num_arrived)
+        self.cache.copied(self.num_arrived)
         self.finish()
 
     def idle(self) -> None:
         """What the loop does while nothing is on its way."""
         while self.num_late:
             self.arrive()
-        self.device.copy(self.cache)
-        self.cache.copied()
+        lot = self.cache.take_late_copies()
+        if lot:
+            self.device.take(lot)
+            self.num_arrived = lot.number
+            self.device.do(lot.number)
+            self.cache.copied(lot.number)
         self.finish()
 
     def finish(self) -> None:
@@ -176,8 +183,7 @@ def test_what_is_to_be_written_stays_on_the_host_until_then(folder):
     desk.whole(list(range(1, 9)), chunk=8)
     host.execute(host.tree.evict({"full": 1 << 30}))
     desk.whole([7] * 8, chunk=8)  # with the copy of the sequence before it
-    desk.device.copy(desk.cache)  # its own
-    desk.cache.copied()
+    desk.idle()  # its own
     desk.forget_all()
     assert desk.whole([*range(1, 9), 0]) == 8
 
@@ -186,10 +192,12 @@ def test_files_are_written_when_the_copy_is_known_to_be_done(folder):
     desk = StoringDesk(config_of((), 1, "write_through"), folder)
     desk.whole(list(range(1, 9)))
     assert desk.num_late == 1
-    desk.cache.take_host_copies()  # a second step is on its way, with the copy
-    desk.cache.copied()
+    step = int32([]), TableWrites.none(), None
+    lot = desk.cache.take_host_copies(*step)  # a second step is on its way, with the copy
+    assert len(lot.copies) == 1
+    desk.cache.copied(lot.number - 1)
     assert desk.storage.num_writing == 0
-    desk.cache.copied()
+    desk.cache.copied(lot.number)
     assert desk.storage.num_writing == 1
 
 

@@ -38,7 +38,7 @@ def test_a_draft_is_calibrated_and_judged_by_the_real_loop(target: Path, draft: 
     assert draft_command.run(["evaluate", str(target), "--draft", str(draft), *FEW]) == 0
     second = json.loads((draft / "metrics.json").read_text())
     assert second["training"] == first["training"]
-    for heat, entry in second["evaluation"]["temperatures"].items():
+    for heat, entry in second["evaluation_of_3"]["temperatures"].items():
         kinds = entry["rounds_by_kind"]
         assert set(kinds) == {"arithmetic", "list", "chat", "poem", "code"}
         assert sum(kinds.values()) == entry["rounds"] > 60
@@ -46,9 +46,18 @@ def test_a_draft_is_calibrated_and_judged_by_the_real_loop(target: Path, draft: 
         assert entry["accept_length"] == pytest.approx(1 + sum(entry["survival"]), abs=1e-3)
         assert len(entry["calibration_error_before"]) == len(entry["calibration_error_after"]) == 3
         # The same prompts and seeds: calibration says what confidence is worth, and changes no draft.
-        plain = first["evaluation"]["temperatures"][heat]
+        plain = first["evaluation_of_3"]["temperatures"][heat]
         assert "calibration_error_after" not in plain
         assert {name: plain[name] for name in plain} == {name: entry[name] for name in plain}
+
+
+def test_a_draft_is_judged_by_the_first_of_its_guesses_too(target: Path, draft: Path) -> None:
+    only = ["--num-drafts", "2", "--temperatures", "0"]
+    assert draft_command.run(["evaluate", str(target), "--draft", str(draft), *FEW, *only]) == 0
+    found = json.loads((draft / "metrics.json").read_text())["evaluation_of_2"]
+    entry = found["temperatures"]["0"]
+    assert len(entry["survival"]) == 2
+    assert 1 <= entry["accept_length"] <= 3
 
 
 def test_a_profile_is_a_table_that_the_cost_model_reads(target: Path, draft: Path) -> None:

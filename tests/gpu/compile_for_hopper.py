@@ -33,10 +33,12 @@ from corymb.kernels.sampling import Choice, Draws  # noqa: E402
 from corymb.kernels.settling import Drafted, Settled  # noqa: E402
 from corymb.kernels.standing import NUM_FACTS  # noqa: E402
 from corymb.kernels.standing import room as standing_room  # noqa: E402
+from corymb.kernels.triton_ahead import Ahead  # noqa: E402
 from corymb.kernels.triton_all_reduce import PickRows, SumRows  # noqa: E402
 from corymb.kernels.triton_allotting import TritonAllotting  # noqa: E402
 from corymb.kernels.triton_attention import Limits, TritonAttention  # noqa: E402
 from corymb.kernels.triton_block_attention import TritonBlocks  # noqa: E402
+from corymb.kernels.triton_carrying import TritonCarrier  # noqa: E402
 from corymb.kernels.triton_distillation import TritonDistillation  # noqa: E402
 from corymb.kernels.triton_gather import gather_heads  # noqa: E402
 from corymb.kernels.triton_indices import gather_slots  # noqa: E402
@@ -84,13 +86,20 @@ def layout(widths: list[int], *, sliding: bool) -> RaggedLayout:
     )
 
 
-def attend(spec: AttentionSpec, widths: list[int], kv_dtype: torch.dtype, *, deterministic: bool = False) -> None:
+def attend(
+    spec: AttentionSpec,
+    widths: list[int],
+    kv_dtype: torch.dtype,
+    *,
+    deterministic: bool = False,
+    ahead: Ahead | None = None,
+) -> None:
     """One layer, by way of the joined pass."""
     dtype = torch.float32 if kv_dtype == torch.float32 else torch.bfloat16
     step = layout(widths, sliding=spec.window is not None)
     limits = Limits(max_rows=512, max_tokens=4096)
     attention = TritonAttention(
-        [spec], limits, device=CPU, kv_dtype=kv_dtype, launch=LAUNCH, deterministic=deterministic
+        [spec], limits, device=CPU, kv_dtype=kv_dtype, launch=LAUNCH, deterministic=deterministic, ahead=ahead
     )
     attention.plan(step)
     heads = zeros(step.num_tokens, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim, dtype=dtype)
@@ -157,6 +166,14 @@ def sample() -> None:
 def operate() -> None:
     """Everything between products."""
     operations, x, weight = TritonOperations(LAUNCH), zeros(4, 4096), zeros(4096, dtype=torch.float32)
+    ahead = Ahead(8 << 20, num_programs=132)
+    for num_rows in (4, 32, 4, 32):
+        ahead.passed(x, num_rows)
+    attend(LLAMA, [1] * 32, torch.bfloat16, ahead=ahead)
+    asking = TritonOperations(LAUNCH, ahead)
+    asking.add_rms_norm(x, zeros(4, 4096), weight, 1e-5)
+    asking.silu_mul(x)
+    triton_linear.multiply(x, zeros(24576, 4096), launch=LAUNCH, gate="silu", ahead=ahead)
     operations.rms_norm(x, weight, 1e-5)
     operations.add_rms_norm(x, zeros(4, 4096), weight, 1e-5)
     operations.silu_mul(x)
@@ -258,6 +275,9 @@ def frame() -> None:
     pool = zeros(64, 8, 128)
     for held in (torch.bfloat16, torch.float8_e4m3fn):
         gather_heads(KVLayer(pool.to(held), pool.to(held)), staged[0], pool[:4], pool[4:8], launch=LAUNCH)
+    for kind in (torch.int64, torch.uint8):
+        carrier = TritonCarrier([zeros(64, 256, dtype=kind), zeros(64, 8, dtype=kind)], LAUNCH)
+        carrier.put(carrier.gather(zeros(4, dtype=torch.int64)), zeros(4, dtype=torch.int64))
     gather_slots(layout([1, 1], sliding=True), staged[0], staged[1], staged[2], sliding=True, launch=LAUNCH)
 
 

@@ -21,7 +21,7 @@ import corymb.kernels
 ON_GPU = torch.cuda.is_available()
 INTERPRETER = "TRITON_INTERPRET"
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "runner")]  # for `noise_kernel` and `by_hand`
+sys.path[:0] = [str(HERE), str(HERE.parent / "runner")]  # for kernels of tests and `by_hand`
 
 
 def import_kernels() -> None:
@@ -33,7 +33,8 @@ def import_kernels() -> None:
     for module in pkgutil.iter_modules(corymb.kernels.__path__):
         if module.name.startswith("triton_"):
             importlib.import_module(f"corymb.kernels.{module.name}")
-    importlib.import_module("noise_kernel")
+    for name in ("noise_kernel", "ahead_kernel"):
+        importlib.import_module(name)
     if not ON_GPU:
         del os.environ[INTERPRETER]
 

@@ -8,6 +8,7 @@ from corymb.kernels.operations import Norm
 from corymb.kernels.torch_operations import TorchOperations
 from corymb.kernels.triton_linear import multiply
 from corymb.kernels.triton_products import Size, choose_shape, fits, fuses_gate, fuses_norm, wins
+from corymb.models.cuda_linear import CudaLinears
 
 PLAIN = TorchOperations()
 SHAPES = [(1, 48, 64), (3, 40, 96), (17, 16, 32), (2, 24, 8), (5, 40, 200)]
@@ -100,3 +101,18 @@ def test_blocks_divide_the_inputs_and_fit_a_multiprocessor(num_outputs, num_inpu
             shape = choose_shape(Size(num_rows, num_outputs, num_inputs), gated=weights == 2)
             assert num_inputs % shape.block_k == 0
             assert 2 * (num_rows + weights * shape.block_n) * shape.block_k * shape.num_stages <= 227 << 10
+
+
+def test_the_librarys_product_adds_where_it_is_asked_to(place, tolerance) -> None:
+    x, weight = inputs(place, (20, 48, 64), torch.float32)
+    residual = place.normal(20, 48)
+    expected = residual.double() + F.linear(x.double(), weight.double())
+    adding, plain = (
+        CudaLinears(torch.float32, place.launch, fused_rows=4, library_adds=adds)(weight, None)
+        for adds in (True, False)
+    )
+    assert [product.fuses(20, "addition") for product in (adding, plain)] == [True, False]
+    assert not adding.fuses(20, "norm")
+    assert not adding.fuses(5000, "addition")
+    assert adding.fused(x, add_to=residual) is residual
+    place.assert_close(residual, expected, tolerance(torch.float32))

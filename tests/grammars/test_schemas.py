@@ -1,6 +1,7 @@
 """Schemas as grammars: what is accepted always validates, and everything else is refused by name."""
 
 import json
+import sys
 
 import jsonschema
 import pytest
@@ -284,3 +285,47 @@ LARGE = [
 def test_large_schemas_are_refused_at_once(schema) -> None:
     with pytest.raises((TooComplex, Unsupported)):
         schema_rules(schema)
+
+
+def work(schema: dict) -> int:
+    """Calls of functions, Python's and C's, while the schema becomes rules: the server reads nothing meanwhile."""
+    num_calls = 0
+
+    def count(frame, event, argument) -> None:
+        nonlocal num_calls
+        num_calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        schema_rules(schema)
+    finally:
+        sys.setprofile(None)
+    return num_calls
+
+
+def told_by_a_const(number: int) -> dict:
+    return {"type": "object", "properties": {"k": {"const": str(number)}, "v": {"type": "string"}}, "required": ["k"]}
+
+
+LARGE = {
+    "options": lambda size: {"oneOf": [told_by_a_const(number) for number in range(size)]},
+    "formats": lambda size: {"properties": {f"p{n}": {"type": "string", "format": "uri"} for n in range(size)}},
+    "bounds": lambda size: {"properties": {f"p{n}": {"type": "integer", "minimum": n} for n in range(size)}},
+}
+
+
+@pytest.mark.parametrize("make", LARGE.values(), ids=LARGE)
+def test_work_grows_with_the_schema_and_stays_small(make) -> None:
+    small, large = work(make(90)), work(make(360))
+    assert large < 5 * small
+    assert large < 200_000, "hundreds of milliseconds, in which no stream goes on"
+
+
+def test_options_that_must_be_compared_one_by_one_are_bounded() -> None:
+    def option(number: int) -> dict:
+        return {"required": [f"p{number}"], "properties": {"k": {"const": number}, f"p{number}": {}}}
+
+    with pytest.raises(Unsupported, match="oneOf"):
+        schema_rules({"oneOf": [option(0), option(1)]})
+    with pytest.raises(TooComplex, match="options"):
+        schema_rules({"oneOf": [option(number) for number in range(300)]})

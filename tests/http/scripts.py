@@ -20,9 +20,11 @@ def usage() -> Usage:
     return counted
 
 
-def ended(*events: Event, finish: Finish = STOP, size: int = 1) -> Script:
-    """The events in pieces of `size`, then the finish."""
+def ended(*events: Event, finish: Finish = STOP, size: int = 1, at_once: bool = False) -> Script:
+    """The events in pieces of `size`, then the finish; or the finish `at_once` with the last piece."""
     pieces = [list(events[start : start + size]) for start in range(0, len(events), size)]
+    if at_once and pieces:
+        return [*pieces[:-1], [*pieces[-1], Finished(finish, COUNTS)]]
     return [*pieces, [Content(""), Finished(finish, COUNTS)]]
 
 
@@ -71,7 +73,8 @@ def scripts(draw: st.DrawFn) -> Script:
             events += [
                 event(text) for text in draw(st.lists(_texts, min_size=1, max_size=3)) if text or kind == "content"
             ]
-    return ended(*events, size=draw(st.integers(1, 4)))
+    finish = draw(st.sampled_from([STOP, Finish("length"), Finish("stop", "x")]))
+    return ended(*events, finish=finish, size=draw(st.integers(1, 4)), at_once=draw(st.booleans()))
 
 
 def said(script: Sequence[Sequence[Event]]) -> str:

@@ -61,6 +61,15 @@ def test_a_busy_scheduler_is_told_of() -> None:
             refused(server.client.post(path), 409, code="scheduler_busy")
 
 
+def test_what_an_order_does_not_read_is_named() -> None:
+    with simulated("tape") as server:
+        for path in ("/flush_cache?timeout=1&when=now", "/continue_generation?when=now"):
+            assert server.client.post(path).headers["x-ignored-fields"] == "when"
+            assert post(server, path, {"empty": True}).headers["x-ignored-fields"] == "empty, when"
+        refused(server.client.post("/flush_cache?timeout=1&timeout=2"), 400, param="timeout")
+        assert server.client.get("/v1/models?limit=5").headers["x-ignored-fields"] == "limit"
+
+
 @pytest.fixture(scope="module")
 def server(serving, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")

@@ -108,6 +108,8 @@ REFUSED_MESSAGES = [
     [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}],
     [{"role": "tool", "tool_call_id": 5, "content": "x"}],
     [{"role": "user", "content": "x", "name": 5}],
+    [{"role": "assistant", "audio": {"id": "a"}}, {"role": "user", "content": "x"}],
+    [{"role": "assistant", "refusal": 5}, {"role": "user", "content": "x"}],
 ]
 
 
@@ -155,6 +157,11 @@ def test_a_call_and_its_result_reach_the_prompt(tape_server, content) -> None:
 def test_arguments_of_a_call_take_any_form_that_models_write(tape_server, arguments) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": arguments}}
     assert "look" in rendered(tape_server, USER, {"role": "assistant", "content": None, "tool_calls": [call]})
+
+
+def test_a_refusal_is_what_the_assistant_said(tape_server) -> None:
+    refusing = rendered(tape_server, USER, {"role": "assistant", "content": None, "refusal": "I will not."}, USER)
+    assert refusing == rendered(tape_server, USER, {"role": "assistant", "content": "I will not."}, USER)
 
 
 def test_an_empty_assistant_turn_stays(tape_server) -> None:

@@ -91,6 +91,12 @@ def test_unknown_fields_are_named(tape_server) -> None:
     assert streamed.headers["x-ignored-fields"] == "some_future_field"
 
 
+def test_stream_options_without_a_stream_are_named(tape_server) -> None:
+    for answer in (chat, complete):
+        response = answer(tape_server, tape("a"), stream_options={"include_usage": True})
+        assert response.headers["x-ignored-fields"] == "stream_options"
+
+
 def test_members_of_stream_options_without_effect_are_named(tape_server) -> None:
     options = {"include_usage": True, "include_obfuscation": True}
     for response in (

@@ -265,6 +265,15 @@ def test_lines_add_up_to_the_whole_answer(script) -> None:
     assert [called for part in said for called in part.get("tool_calls", [])] == message.get("tool_calls", [])
 
 
+def test_a_call_that_broke_off_does_not_come() -> None:
+    for finish in (Finish("length"), Finish("stop", "x")):
+        script = ended(*call(0, "f", '{"a": 1}'), *call(1, "f", '{"a'), finish=finish, at_once=True)
+        said = [line["message"] for line in lines(streamed(made(), script))]
+        called = [each for part in said for each in part.get("tool_calls", [])]
+        assert [each["function"]["arguments"] for each in called] == [{"a": 1}]
+        assert json.loads(whole(made(), script))["message"]["tool_calls"] == called
+
+
 def test_how_answers_end() -> None:
     for reason in ("stop", "length"):
         script = ended(Content("a"), *call(0, "f", "{"), finish=Finish(reason))

@@ -56,7 +56,10 @@ VARIANTS = {
     "caching": (),
     "chunking": ("--chunked-prefill-size", "3", "--enable-mixed-chunk"),
     "retracting": ("--test-retract-interval", "3", "--max-total-tokens", "8192"),
-    "speculating": ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "6"),
+    "speculating": (
+        *("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "6"),
+        *("--speculative-dspark-verify-mode", "static"),  # whether drafting pays is not asked
+    ),
     "paging": ("--page-size", "16", "--disable-overlap-schedule"),
 }
 
@@ -64,6 +67,7 @@ VARIANTS = {
 @pytest.fixture(scope="module", params=VARIANTS)
 def variant(request, serving):
     with serving("corymb/tape", *COMMON, *VARIANTS[request.param]) as server:
+        server.speculates = request.param == "speculating"
         yield server
 
 
@@ -157,6 +161,8 @@ def test_every_pair_gives_what_the_definition_says(variant, expected) -> None:
     # Many at once, so cells also share batches; twice, so that the second time meets what the first one cached.
     for _ in range(2):
         check(together(lambda pair: whole(variant, pair)), expected)
+    accepted = re.findall(r"^corymb_drafts_accepted_total{.*} (.+)$", variant.client.get("/metrics").text, re.MULTILINE)
+    assert (sum(map(float, accepted)) > 0) == variant.speculates
 
 
 def test_every_pair_gives_the_same_as_a_stream(variant, expected) -> None:

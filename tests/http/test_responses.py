@@ -131,6 +131,18 @@ def test_what_has_no_effect_is_named(tape_server) -> None:
         response.headers["x-ignored-fields"]
         == "user, text.verbosity, reasoning.summary, include.reasoning.encrypted_content"
     )
+    inside = {"reasoning": {"effort": "low"}, "text": {"format": {"type": "json_object", "shape": "x"}}}
+    assert (
+        ask(tape_server, tape("{}"), **inside, max_output_tokens=9).headers["x-ignored-fields"].split(", ")[-1]
+        == "text.format.shape"
+    )
+
+
+def test_an_effort_that_the_template_does_not_know_is_named_as_the_client_did() -> None:
+    with simulated("tape", uses_effort=False) as server:
+        assert ask(server, reasoning={"effort": "low"}).headers["x-ignored-fields"] == "reasoning.effort"
+        body = {"max_tokens": 5, "messages": [{"role": "user", "content": "q"}], "output_config": {"effort": "low"}}
+        assert post(server, "/v1/messages", body).headers["x-ignored-fields"] == "output_config.effort"
 
 
 # Conversations.
@@ -238,11 +250,47 @@ def test_input_items_come_page_by_page(keeping) -> None:
         refused(keeping.client.get(f"/v1/responses/{answer.id}/input_items?{query}"), 400, param=param)
 
 
-def test_a_stored_response_is_not_streamed_again(keeping) -> None:
+STORED_QUERIES = [
+    ("?stream=true", "stream"),
+    ("?stream=maybe", "stream"),
+    ("?stream=false&stream=true", "stream"),
+    ("?starting_after=0", "starting_after"),
+    ("?include=message.output_text.logprobs", "include"),
+    ("?include=thoughts", "include"),
+    ("/input_items?include[]=message.output_text.logprobs", "include"),
+    ("/input_items?order=", "order"),
+    ("/input_items?limit=", "limit"),
+    ("/input_items?limit=5&limit=6", "limit"),
+]
+
+
+def test_what_a_query_asks_in_vain_of_a_stored_response_is_refused(keeping) -> None:
     client = sdk(keeping)
     answer = client.responses.create(model="tape", input=tape("ab"), temperature=0)
+    for query, param in STORED_QUERIES:
+        refused(keeping.client.get(f"/v1/responses/{answer.id}{query}"), 400, param=param)
     with pytest.raises(openai.BadRequestError, match="`stream`"):
         client.responses.retrieve(answer.id, stream=True)
+    with pytest.raises(openai.BadRequestError, match="log-probabilities"):
+        client.responses.retrieve(answer.id, include=["message.output_text.logprobs"])
+    assert client.responses.retrieve(answer.id) == answer
+
+
+def test_a_stored_response_keeps_its_logprobs(keeping) -> None:
+    include, client = ["message.output_text.logprobs"], sdk(keeping)
+    answer = client.responses.create(model="tape", input=tape("ab"), temperature=0, include=include)
+    assert client.responses.retrieve(answer.id, include=include) == answer
+    assert len(answer.output[0].content[0].logprobs) >= 2
+
+
+def test_what_a_query_or_a_body_asks_without_effect_is_named(keeping) -> None:
+    path = f"/v1/responses/{ok(ask(keeping))['id']}"
+    named = "include.reasoning.encrypted_content, include_obfuscation, x"
+    query = "?include[]=reasoning.encrypted_content&stream=false&include_obfuscation=false&x=1"
+    assert keeping.client.get(path + query).headers["x-ignored-fields"] == named
+    assert keeping.client.get(path + "/input_items?before=i&limit=5").headers["x-ignored-fields"] == "before"
+    assert post(keeping, path + "/cancel?now=1", {"reason": "x"}).headers["x-ignored-fields"] == "reason, now"
+    assert keeping.client.delete(path + "?soft=true").headers["x-ignored-fields"] == "soft"
 
 
 @pytest.mark.parametrize("fields", [{}, {"instructions": "Be brief."}, {"max_output_tokens": 3}], ids=str)
@@ -435,6 +483,13 @@ def test_only_what_was_cut_is_incomplete(part) -> None:
     )
     statuses = [item["status"] for item in response["output"]]
     assert statuses == ["completed"] * (len(statuses) - 1) + ["incomplete"]
+
+
+def test_a_call_that_a_stop_string_cut_is_incomplete() -> None:
+    script = ended(*call(0, "f", '{"a": 1}'), *call(1, "f", '{"a'), finish=Finish("stop", "x"))
+    response = json.loads(whole(made(), script))
+    assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
+    assert response["status"] == "completed"
 
 
 # The store.

@@ -155,6 +155,8 @@ HOSTILE = [
     {"ebnf": 'root ::= root root | "a" | ""'},
     {"ebnf": "root ::= " + " ".join(f"([a-z]{{0,{900 + number}}})" for number in range(60))},
     {"json_schema": {"type": "string", "pattern": "^([a-z]{0,900}[0-9]{0,900}){0,900}$"}},
+    {"json_schema": {"oneOf": [{"properties": {"k": {"const": n}}, "required": ["k"]} for n in range(900)]}},
+    {"json_schema": {"properties": {f"p{n}": {"type": "string", "format": "uri"} for n in range(900)}}},
 ]
 
 

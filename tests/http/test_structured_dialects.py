@@ -7,7 +7,7 @@ import ollama
 import openai
 import pytest
 
-from tests.http.client import post, tape
+from tests.http.client import chat, post, tape
 
 pytestmark = pytest.mark.server
 
@@ -56,6 +56,47 @@ def test_schemas_of_messages(whole_tape, said) -> None:
     )
     assert answer.stop_reason == "end_turn"
     check(answer.content[0].text, said)
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_a_schema_beside_json_object_holds_too(whole_tape, said) -> None:
+    wanted = {"type": "json_object", "schema": SCHEMA}
+    answer = chat(whole_tape, tape(said), response_format=wanted, max_tokens=200)
+    check(answer.json()["choices"][0]["message"]["content"], said)
+    assert "x-ignored-fields" not in answer.headers
+
+
+NAMED = {"name": "n", "schema": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "ignored"),
+    [
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {**NAMED, "a": 1}, "schema": {}}},
+            "response_format.schema, response_format.json_schema.a",
+        ),
+        ("/v1/completions", {"response_format": {"type": "json_object", "b": 1}}, "response_format.b"),
+        (
+            "/generate",
+            {"sampling_params": {"response_format": {"type": "text", "schema": SCHEMA}, **GREEDY}},
+            "sampling_params.response_format.schema",
+        ),
+        (
+            "/v1/messages",
+            {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA, "name": "x"}}},
+            "output_config.format.name",
+        ),
+    ],
+    ids=str,
+)
+def test_members_of_formats_that_nobody_reads_are_named(whole_tape, path, body, ignored) -> None:
+    prompt = {"/v1/completions": {"prompt": tape("{}")}, "/generate": {"text": tape("{}")}}
+    asked = prompt.get(path, {"messages": [{"role": "user", "content": tape(GOOD)}]})
+    limit = {} if path == "/generate" else {"max_tokens": 200, **GREEDY}
+    answer = post(whole_tape, path, {**asked, **limit, **body})
+    assert (answer.status_code, answer.headers["x-ignored-fields"]) == (200, ignored)
 
 
 @pytest.mark.parametrize("said", SAID)

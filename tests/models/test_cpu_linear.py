@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from corymb.models.cpu_linear import HalfLinear, Int8Linear, PackedLinear, input_levels
+from corymb.models.cpu_linear import HalfLinear, Int8Linear, PackedLinear, input_levels, num_alike
 from corymb.models.errors import UnsupportedModel
 from corymb.models.linear import PlainLinear, linear_for
 
@@ -42,6 +42,12 @@ def test_row_gives_the_same_bits_beside_any_others(name: str, shape: tuple[int, 
         for first in (0, 2):
             some = x[first : first + num_rows].contiguous()
             assert torch.equal(linear(some), together[first : first + num_rows]), num_rows
+
+
+def test_half_products_are_padded_to_a_number_of_rows_that_is_summed_alike() -> None:
+    for num_rows in range(1, 130):
+        assert num_rows <= num_alike(num_rows) <= num_rows + 2
+        assert num_alike(num_alike(num_rows)) == num_alike(num_rows)
 
 
 def test_int8_is_exact_where_nothing_is_rounded() -> None:
@@ -85,7 +91,7 @@ def test_sixteen_bit_computing_stays_plain() -> None:
     assert linear(x.bfloat16()).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("levels", [63, 127])
+@pytest.mark.parametrize("levels", sorted({63, input_levels()}))  # more than this CPU takes would overflow
 def test_int8_rounds_weights_alone(monkeypatch: pytest.MonkeyPatch, levels: int) -> None:
     """Inputs keep 14 bits at least, beside an input a hundred times as large too."""
     monkeypatch.setattr("corymb.models.cpu_linear.input_levels", lambda: levels)

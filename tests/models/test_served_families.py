@@ -8,8 +8,12 @@ import pytest
 from by_loop import serve_rounds
 from test_families import CASES, greedy, make_reference, random_prompt
 
+from corymb.cache.block_files import BlockFiles
 from corymb.cache.cache import Cache
+from corymb.cache.storage import Storage
 from corymb.models.architectures import read_config
+from corymb.models.build import Built
+from corymb.models.second_tier import SecondTier
 from corymb.scheduler.messages import Generate, Sampling
 
 FAMILIES = (
@@ -84,3 +88,33 @@ def test_losing_one_kind_of_memory_alone_changes_no_token(family: tuple[Path, li
         for port in serve_rounds(folder, [requests, requests], options, after_step=evict):
             assert [port.token_ids(str(number)) for number in range(len(requests))] == expected
         assert num_evicted > 0
+
+
+def test_other_tiers_give_back_what_the_device_lost(family: tuple[Path, list[list[int]]], tmp_path: Path) -> None:
+    folder, expected = family
+    picked = (1, 3)  # that have nothing in common but what is shorter than a window
+    first = [generate(str(number), prompts()[number]) for number in picked]
+    again = [generate(str(number), prompts()[number] + expected[number]) for number in picked]
+    plain: dict[str, object] = {"dtype": "float32", "max_running_requests": 2}
+    (unaided,) = serve_rounds(folder, [again], plain)
+    tiers = plain | {"second_tier": SecondTier(), "hicache_storage_prefetch_policy": "wait_complete"}
+    caches: list[Cache] = []
+
+    def make_storage(built: Built) -> Storage:
+        assert built.host is not None
+        return Storage(BlockFiles(tmp_path, None), built.host.contents, b"this one", page_size=1, block_tokens=8)
+
+    def forget(cache: Cache) -> None:
+        caches.append(cache)
+        if not cache.leases:
+            cache.execute(cache.tree.evict({"full": EVERYTHING}))
+
+    _, aided = serve_rounds(folder, [first, again], tiers, after_step=forget, make_storage=make_storage)
+    (later,) = serve_rounds(folder, [again], tiers, after_step=forget, make_storage=make_storage)
+    for port in (aided, later):
+        assert [port.token_ids(each.rid) for each in again] == [unaided.token_ids(each.rid) for each in again]
+        ends = [len(each.prompt) // 4 - 1 for each in again]
+        assert [port.outputs[each.rid][0].num_cached_tokens for each in again] == ends
+    moved = [cache.host.moved for cache in (caches[0], caches[-1]) if cache.host]
+    assert min(moved[0].loaded.values()) > 0
+    assert min(moved[1].restored.values()) > 0

@@ -270,8 +270,38 @@ FAULTS = [
     Fault(
         "files are written before the copy is done",
         "cache/host.py",
-        "            self._in_flight.append(self._keeps)",
-        "            self._in_flight.appendleft(self._keeps)",
+        "            self._in_flight.append((taken.number, self._keeps))",
+        "            self._in_flight.append((0, self._keeps))",
+    ),
+    Fault(
+        "a step reads what is still on its way to the device",
+        "cache/crossings.py",
+        "numbers = [_last(self._fills, reads), _last(self._fills, writes)",
+        "numbers = [_last(self._fills, writes)",
+    ),
+    Fault(
+        "a step overwrites what is still on its way to the device",
+        "cache/crossings.py",
+        "_last(self._fills, reads), _last(self._fills, writes)",
+        "_last(self._fills, reads)",
+    ),
+    Fault(
+        "a step overwrites what the host has not got yet",
+        "cache/crossings.py",
+        ", _last(self._reads, writes)]",
+        "]",
+    ),
+    Fault(
+        "the windows that a step reads are not waited for",
+        "cache/crossings.py",
+        """        touched["sliding"] = sliding_pool.of(slots)""",
+        """        touched["sliding"] = sliding_pool.of(slots[:0])""",
+    ),
+    Fault(
+        "the states that a step starts from are not waited for",
+        "cache/crossings.py",
+        """        touched["recurrent"] = states""",
+        """        touched["recurrent"] = states[:0]""",
     ),
     Fault(
         "what leads to a block has gone meanwhile, and is not missed",

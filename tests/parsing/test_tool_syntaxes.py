@@ -234,6 +234,12 @@ def test_a_call_whose_last_mark_is_missing_is_whole() -> None:
     assert said.decoded() == [PARIS]
 
 
+def test_a_mark_behind_a_call_that_was_cut_is_no_content() -> None:
+    for length in range(len("</tool_call>")):
+        said = check_cuts(reading("qwen"), '<tool_call>{"name": "f", "arguments": {}}' + "</tool_call>"[:length])
+        assert (said.content, said.decoded()) == ("", [("f", {})])
+
+
 def test_arguments_stream_as_they_are_generated() -> None:
     for parser, before, after in [
         ("qwen", '<tool_call>{"name": "get_weather", "arguments": {"city": "', '"}}</tool_call>'),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corymb.cache.config import CacheConfig
-from corymb.cache.writes import HostCopy
+from corymb.cache.writes import HostCopies, HostCopy, PoolName
 from corymb.scheduler.messages import Logprob, Sampling
 from corymb.scheduler.plan import LAST_SAMPLED, Drafted, Int32, Masks, Opened, Sampled, StepPlan, Windows
 
@@ -116,7 +116,9 @@ class SimulatedRunner:
         self._table = np.zeros((cache.num_rows, cache.context_length), np.int32)
         self._last_sampled = np.full(cache.num_rows, -1, np.int32)
         self._lengths = np.zeros(cache.num_rows, np.int32)
-        self._luck = Random(3)  # of drafts
+        self._luck = Random(3)  # of drafts and copies
+        self._lots: deque[HostCopies] = deque()  # not done yet
+        self._copied = 0  # the last that is
         self._rows: dict[int, _Row] = {}
         self._queued: deque[StepPlan] = deque()
         self._sampled: dict[int, Sampled] = {}
@@ -127,10 +129,11 @@ class SimulatedRunner:
         self._queued.append(plan)
         return SimulatedResult(self, plan.step)
 
-    def copy(self, copies: Sequence[HostCopy]) -> None:
+    def copy(self, copies: HostCopies) -> None:
         """Does copies behind what is queued."""
         self.close()
-        self._copy(copies)
+        self._lots.append(copies)
+        self._copy_up_to(copies.number)
 
     def close(self) -> None:
         """Runs what is queued."""
@@ -148,7 +151,7 @@ class SimulatedRunner:
         assert len(set(plan.rows.tolist())) == plan.num_rows, "a row takes part twice"
         self._follow(plan)
         if plan.windows is not None:
-            self._sampled[plan.step] = self._speculate(plan, plan.windows)
+            self._sampled[plan.step] = replace(self._speculate(plan, plan.windows), copied=self._copied)
             return
         offsets = np.concatenate(([0], np.cumsum(plan.widths)))
         assert offsets[-1] == plan.num_tokens == len(plan.slots)
@@ -170,11 +173,17 @@ class SimulatedRunner:
             sampled.logprobs,
             sampled.prompt_logprobs,
             sampled.errors,
+            copied=self._copied,
         )
         self._sampled[plan.step] = done
 
-    def _copy(self, copies: Sequence[HostCopy]) -> None:
+    def _copy_up_to(self, number: int) -> None:
         device = {"full": self._full, "sliding": self._sliding, "recurrent": self._states}
+        while self._lots and self._lots[0].number <= number:
+            self._copied = self._lots[0].number
+            self._copy(self._lots.popleft().copies, device)
+
+    def _copy(self, copies: Sequence[HostCopy], device: dict[PoolName, Int64]) -> None:
         for copy in copies:
             source, target = device[copy.pool], self._host[copy.pool]
             if not copy.to_host:
@@ -185,7 +194,9 @@ class SimulatedRunner:
             target[copy.target] = source[copy.source]
 
     def _follow(self, plan: StepPlan) -> None:
-        self._copy(plan.copies)
+        self._lots.append(plan.copies)
+        # As late as the plan allows, or somewhat sooner.
+        self._copy_up_to(max(plan.copies.awaited, plan.copies.number - self._luck.randint(0, 4)))
         for opened in plan.opened:
             self._rows[opened.row] = _Row(opened, opened.output_ids.tolist())
             self._last_sampled[opened.row] = -1

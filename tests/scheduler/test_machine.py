@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from corymb.cache.config import HostConfig
+from corymb.scheduler import prefetching
 from corymb.scheduler.messages import Abort, Control, LogprobOptions
 
 from .bench import Bench, generate
@@ -179,7 +180,8 @@ class Machine(RuleBasedStateMachine):
             assert rid in self.touched
 
 
-def test_random_messages_are_answered_exactly_once_and_leave_nothing_behind():
+def test_random_messages_are_answered_exactly_once_and_leave_nothing_behind(monkeypatch):
+    monkeypatch.setattr(prefetching, "LEAST_SENT_AHEAD", 4)
     run_state_machine_as_test(
         Machine,
         settings=settings(stateful_step_count=20, suppress_health_check=list(HealthCheck)),
