@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)  # minutes where no kernel has been compiled before
+
 
 @pytest.fixture(scope="module")
 def kernels() -> list[dict]:
