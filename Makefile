@@ -35,7 +35,7 @@ types: .venv/.installed-dev
 	.venv/bin/mypy -p corymb.cache -p corymb.scheduler -p corymb.kernels -p corymb.models -p corymb.speculative -p corymb.serve
 
 unit: .venv/.installed-dev
-	.venv/bin/pytest $(PYTEST_ARGS)
+	.venv/bin/pytest $(PYTEST_ARGS) --ignore=tests/clients
 
 clients: .venv/.installed-clients
 	.venv/bin/pytest $(PYTEST_ARGS) -o asyncio_mode=auto tests/clients

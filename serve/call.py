@@ -125,7 +125,7 @@ class Call:
 
 
 def _queries(scope: Scope) -> dict[str, list[str]]:
-    given: bytes = scope["query_string"]
+    given: bytes = scope.get("query_string", b"")
     return urllib.parse.parse_qs(given.decode("latin-1"), keep_blank_values=True) if given else {}
 
 

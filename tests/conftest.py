@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, settings
 
 # `pytest --hypothesis-profile=soak` draws new examples each time and prints how to replay a failure.
-settings.register_profile("everyday", deadline=None, derandomize=True, max_examples=120, stateful_step_count=50)
+settings.register_profile("everyday", deadline=None, derandomize=True, max_examples=90, stateful_step_count=50)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5500, stateful_step_count=50)
 # For tests/mutants: a failure is all that is wanted, not its smallest example.
 settings.register_profile("mutants", settings.get_profile("everyday"), phases=[Phase.explicit, Phase.generate])

@@ -80,8 +80,9 @@ def run(one, plans):
     return results
 
 
-@pytest.mark.parametrize("config", [SHAPE, SLIDING, SPARSE], ids=["full", "sliding", "sparse"])
-def test_pieces_agree_with_kernels_queued_one_by_one(tmp_path, config):
+@pytest.mark.parametrize("kind", ["full", "sliding", "sparse"])
+def test_pieces_agree_with_kernels_queued_one_by_one(tmp_path, kind):
+    config = {"full": SHAPE, "sliding": SLIDING, "sparse": SPARSE}[kind]
     (tmp_path / "config.json").write_text(json.dumps(config))
     shapes = expected_tensors(read_config(tmp_path).decoder)
     invented = DummyWeights(shapes, torch.float32, torch.device("cpu"))
@@ -106,9 +107,10 @@ def test_pieces_agree_with_kernels_queued_one_by_one(tmp_path, config):
         hand.plan([Part(sequences[3]), Part(sequences[2])]),
         hand.plan([Part(one) for one in sequences]),
     ]
-    if config is SPARSE:
-        plans = plans[:4]  # the interpreter takes its time
-    ours, theirs = run(runner(tmp_path, captured=48), plans), run(runner(tmp_path, captured=0), plans)
+    most = 48
+    if not torch.cuda.is_available() and kind != "full":  # the interpreter takes its time
+        plans, most = plans[2:4], 32
+    ours, theirs = run(runner(tmp_path, captured=most), plans), run(runner(tmp_path, captured=0), plans)
     for one, other in zip(ours, theirs, strict=True):
         assert one.token_ids.tolist() == other.token_ids.tolist()
         assert one.errors == other.errors == {}
