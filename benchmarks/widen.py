@@ -202,8 +202,9 @@ def head_dim_of(config: dict[str, Any]) -> int:
     return found
 
 
-def widen(small: Path, out: Path, wide: Sizes, *, device: str) -> int:
-    """Writes the wide folder, a target in a file a layer; returns how many weights it has."""
+def widen(small: Path, out: Path, wide: Sizes, *, device: str, dtype: torch.dtype | None = None) -> int:
+    """Writes the wide folder, a target in a file a layer; returns how many weights it has. `dtype`: of matrices; None
+    for their own."""
     config = json.loads((small / "config.json").read_text())
     head_dim = head_dim_of(config)
     widening = Widening(Sizes.of(config), wide, head_dim, device=device)
@@ -214,12 +215,17 @@ def widen(small: Path, out: Path, wide: Sizes, *, device: str) -> int:
         wider = {name: widened(widening, wide, name, weight, head_dim) for name, weight in tensors.items()}
         total += sum(weight.numel() for weight in wider.values())
         file = "model.safetensors" if len(layers) == 1 else f"model-{number:05d}.safetensors"
-        save_file({name: weight.contiguous().cpu() for name, weight in wider.items()}, out / file)
+        save_file({name: kept(weight, dtype).contiguous().cpu() for name, weight in wider.items()}, out / file)
     (out / "config.json").write_text(json.dumps(wide_config(config, wide), indent=1))
     for file in small.iterdir():
         if file.suffix in (".json", ".jinja") and file.name != "config.json" and "index" not in file.name:
             (out / file.name).write_bytes(file.read_bytes())
     return total
+
+
+def kept(weight: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """As it is written: norms keep their type."""
+    return weight if dtype is None or weight.dim() < 2 else weight.to(dtype)
 
 
 def by_layer(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -244,7 +250,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     flags = parser.parse_args()
     wide = WIDE if flags.draft is None else Sizes(WIDE.hidden, WIDE.heads, WIDE.kv_heads, flags.draft_inner)
-    total = widen(flags.draft or flags.small, flags.out, wide, device=flags.device)
+    # As a GPU computes it: the converted demo model is float32, and would fill the disk twice over.
+    dtype = torch.bfloat16 if flags.draft is None else None
+    total = widen(flags.draft or flags.small, flags.out, wide, device=flags.device, dtype=dtype)
     print(f"{flags.out}: {total / 1e9:.2f} B weights")
 
 

@@ -27,9 +27,9 @@ class Proposals:
         self._rows = rows
         tiers = tools.row_tiers if captures else ()
         self._place = Place(tools.device.device)
-        logits = LogitsRoom()
+        kept = Kept()
         self._steps = {
-            (tier, random): ProposalStep(drafter, _every(rows, room.first(tier), random=random), logits)
+            (tier, random): ProposalStep(drafter, _every(rows, room.first(tier), random=random), kept)
             for tier in tiers
             for random in (False, True)
         }
@@ -55,27 +55,36 @@ class Proposals:
         return Graphs(tools.device, tiers, lambda tier: self._steps[tier, random])
 
 
-class LogitsRoom:
-    """Keeps the logits of the last drafts: graphs share their memory, and those of the target run before they are read.
-    Made for the largest, which come first."""
+class Kept:
+    """Keeps the last proposal: graphs share their memory, and the target's runs before all of a proposal is read. Made
+    for the largest, which come first."""
 
     def __init__(self) -> None:
-        self._kept: Tensor | None = None
+        self._memory: dict[str, Tensor] = {}
 
-    def keep(self, logits: Tensor) -> Tensor:
+    def keep(self, proposal: Proposal) -> Proposal:
         """A copy, in memory that is always the same."""
-        if self._kept is None:
-            self._kept = torch.empty_like(logits)
-        return self._kept[: len(logits)].copy_(logits)
+        counts, logits, confidence = proposal.counts, proposal.logits, proposal.confidence
+        return Proposal(
+            self._copy("token_ids", proposal.token_ids),
+            counts=None if counts is None else self._copy("counts", counts),
+            logits=None if logits is None else self._copy("logits", logits),
+            confidence=None if confidence is None else self._copy("confidence", confidence),
+        )
+
+    def _copy(self, name: str, tensor: Tensor) -> Tensor:
+        if name not in self._memory:
+            self._memory[name] = torch.empty_like(tensor)
+        return self._memory[name][: len(tensor)].copy_(tensor)
 
 
 class ProposalStep:
     """One graph's work. See cuda_graphs.Step."""
 
-    def __init__(self, drafter: Drafter, turn: DraftTurn, logits: LogitsRoom) -> None:
+    def __init__(self, drafter: Drafter, turn: DraftTurn, kept: Kept) -> None:
         self._drafter = drafter
         self._turn = turn
-        self._logits = logits
+        self._kept = kept
         self._proposal: Proposal | None = None
 
     def proposal(self, num_rows: int) -> Proposal:
@@ -95,10 +104,7 @@ class ProposalStep:
 
     def run(self) -> None:
         """Drafts."""
-        proposal = self._drafter.propose(self._turn)
-        if proposal.logits is not None:
-            proposal = replace(proposal, logits=self._logits.keep(proposal.logits))
-        self._proposal = proposal
+        self._proposal = self._kept.keep(self._drafter.propose(self._turn))
 
 
 def _every(rows: Rows, standing: Standing, *, random: bool) -> DraftTurn:

@@ -50,8 +50,11 @@ def test_logits_and_features_are_those_of_the_small_model(widen: ModuleType, tie
 
 def test_most_of_the_new_weights_are_not_zero(widen: ModuleType, tmp_path: Path) -> None:
     small, wide = write_target(tmp_path / "small"), tmp_path / "wide"
-    widen.widen(small, wide, widen.Sizes(hidden=224, heads=32, kv_heads=8, inner=512), device="cpu")
+    sizes = widen.Sizes(hidden=224, heads=32, kv_heads=8, inner=512)
+    widen.widen(small, wide, sizes, device="cpu", dtype=torch.bfloat16)
     tensors = [tensor for file in wide.glob("*.safetensors") for tensor in load_file(file).values()]
+    assert {tensor.dtype for tensor in tensors if tensor.dim() == 2} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in tensors if tensor.dim() == 1} == {torch.float32}
     zeros = sum(int((tensor == 0).sum()) for tensor in tensors)
     assert zeros < 0.25 * sum(tensor.numel() for tensor in tensors)
     with pytest.raises(SystemExit, match="does not fit"):
